@@ -1,19 +1,20 @@
-//! How long it takes to open a log of 10 million events, and how much memory: after a clean close, and after kill -9.
+//! Measures the time and memory needed to open a log of 10 million events, after a clean close and after `kill -9`.
 //!
 //! ```text
 //! cargo run --release -p prombus-log --example reopen
 //! cargo run --release -p prombus-log --example reopen -- --events 1000000 --dir /mnt/disk
 //! ```
 //!
-//! Every step is a process of its own, this program again, so that peak memory is that of the step alone:
+//! Each step runs in its own process (this program in another role), so that its peak memory can be measured separately:
 //!
 //! 1. a writer fills the log and closes it;
 //! 2. an opener opens it, with the files in the page cache and without;
-//! 3. a writer appends under full load until it is killed; then an opener opens what it left. This is done several times,
-//!    because it depends on where the kill hits, and the events that the writer had reported as durable must be there.
+//! 3. a writer appends under full load until it is killed, and then an opener opens the log. This is repeated several
+//!    times, because the result depends on the moment of the kill. The events that the writer had reported as durable must
+//!    exist.
 //!
-//! It fails above these limits: 1 s after a clean close, 2 s after kill -9, 150 MB of memory. The openings with cold files
-//! are shown beside them; how long they take is up to the disk.
+//! The program fails above these limits: 1 s after a clean close, 2 s after `kill -9`, 150 MB of memory. The results with
+//! cold files are shown too, but have no time limit, because they depend on the disk.
 
 #![allow(
     clippy::print_stdout,
@@ -39,17 +40,17 @@ const MEMORY_LIMIT_BYTES: u64 = 150_000_000;
 const TOPICS: usize = 10;
 const KEYS: u64 = 10_000;
 const BODY_BYTES: usize = 350;
-/// What an event takes on disk, at most.
+/// The maximum size of an event on disk.
 const EVENT_BYTES: u64 = 480;
-/// Events in one append, and those that may wait for their fdatasync.
+/// The number of events in one append. `IN_FLIGHT` is the number of events that may wait for their fdatasync.
 const PIECE: usize = 64;
 const IN_FLIGHT: usize = 1_024;
-/// How long the load lasts before each kill: a log that falls behind with its checkpoints shows it after a while.
+/// How long the load lasts before each kill. If checkpoints fall behind, this shows only after a while.
 const LOADS: [Duration; 4] =
     [Duration::from_secs(2), Duration::from_secs(5), Duration::from_secs(10), Duration::from_secs(3)];
-/// A writer under load reports what is durable this often.
+/// A writer under load reports the number of durable events at this interval.
 const REPORT_INTERVAL: Duration = Duration::from_millis(50);
-/// A writer that nobody kills ends by itself.
+/// A writer that is not killed ends after this time.
 const LOAD_TIME_MAX: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
@@ -91,14 +92,14 @@ impl Settings {
     }
 }
 
-/// `target/tmp`: on a disk, unlike many a system's folder for temporary files.
+/// `target/tmp`. It is on a disk, unlike the system's folder for temporary files, which may be in memory.
 fn target_folder() -> Result<PathBuf, Failure> {
     let program = std::env::current_exe()?;
-    let target = program.ancestors().nth(3).ok_or("the program is in no target folder; use --dir")?;
+    let target = program.ancestors().nth(3).ok_or("the program is not in a target folder; use --dir")?;
     Ok(target.join("tmp"))
 }
 
-/// Removed with everything in it.
+/// A folder that is removed with its content when this is dropped.
 struct Scratch<'a>(&'a Path);
 
 impl Drop for Scratch<'_> {
@@ -113,7 +114,7 @@ fn run(settings: &Settings) -> Result<(), Failure> {
     let folder = &settings.folder;
     fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let _scratch = Scratch(folder);
-    // The load between the kills comes on top of the events.
+    // The load before the kills adds to the events.
     let needed = settings.events * EVENT_BYTES + (16 << 30);
     let stats = rustix::fs::statvfs(folder)?;
     if stats.f_bavail * stats.f_frsize < needed {
@@ -136,7 +137,7 @@ fn run(settings: &Settings) -> Result<(), Failure> {
     for (at, load) in LOADS.into_iter().enumerate() {
         eprintln!("kill -9 after {} s of load ...", load.as_secs());
         events += load_and_kill(&log, load)?;
-        // The last time from the disk.
+        // The last open reads from the disk, not from the page cache.
         let is_cold = at + 1 == LOADS.len();
         let opened = open_in_child(&log, is_cold, After::Kill)?;
         opened.expect_events(events)?;
@@ -146,7 +147,7 @@ fn run(settings: &Settings) -> Result<(), Failure> {
     report(&openings)
 }
 
-/// This program again, in another role.
+/// Starts this program in another role.
 fn child(role: &str, log: &Path) -> Command {
     let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
     let mut command = Command::new(program);
@@ -154,19 +155,19 @@ fn child(role: &str, log: &Path) -> Command {
     command
 }
 
-/// How the log was left.
+/// How the log ended.
 #[derive(Clone, Copy)]
 enum After {
     Close,
     Kill,
 }
 
-/// What an opener found.
+/// The result of an opener.
 struct Opening {
     after: After,
     is_cold: bool,
     elapsed: Duration,
-    /// Peak memory when the log was open, and after the last event of each topic was read.
+    /// Peak memory when the log was open. `read_memory_bytes` is measured after the last event of each topic was read.
     open_memory_bytes: u64,
     read_memory_bytes: u64,
     events: u64,
@@ -220,7 +221,7 @@ fn drop_from_page_cache(folder: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts a writer, kills it in the middle of its load, and answers how many events it had reported as durable.
+/// Starts a writer, kills it under load, and returns how many events it had reported as durable.
 fn load_and_kill(log: &Path, length: Duration) -> Result<u64, Failure> {
     let mut writer = child("child-load", log).stdout(Stdio::piped()).spawn()?;
     let reported = watch(&mut writer, length);
@@ -229,7 +230,7 @@ fn load_and_kill(log: &Path, length: Duration) -> Result<u64, Failure> {
     writer.wait()?;
     killed?;
     let (mut durable, mut lines) = reported?;
-    // What it said before it died counts.
+    // Reports from before the kill count too.
     while let Some(Ok(line)) = lines.next() {
         durable = line.parse().unwrap_or(durable);
     }
@@ -241,7 +242,7 @@ fn load_and_kill(log: &Path, length: Duration) -> Result<u64, Failure> {
 
 type Lines = std::io::Lines<BufReader<ChildStdout>>;
 
-/// Listens to a writer for a while, from its first report on.
+/// Reads the reports of a writer for `length`, from the first report on.
 fn watch(writer: &mut Child, length: Duration) -> Result<(u64, Lines), Failure> {
     let mut lines = BufReader::new(writer.stdout.take().ok_or("the writer has no output")?).lines();
     let mut durable = 0;
@@ -304,7 +305,7 @@ fn open(folder: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The most memory that this process ever had, as the kernel counts it.
+/// The peak memory of this process, as counted by the kernel.
 fn peak_memory_bytes() -> Result<u64, Failure> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -325,7 +326,7 @@ fn fill(folder: &Path, events: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The writer that is killed: appends as fast as it can and says how many events are durable.
+/// The writer that is killed: appends as fast as it can and reports the number of durable events.
 fn load(folder: &Path) -> Result<(), Failure> {
     let log = Log::open(folder, Options::default())?;
     let mut writer = Writer::new(&log)?;
@@ -340,10 +341,10 @@ fn load(folder: &Path) -> Result<(), Failure> {
             output.flush()?;
         }
     }
-    Err("nobody killed the writer".into())
+    Err("the writer was not killed".into())
 }
 
-/// Keeps a window of events that are not durable yet. Half of them have ids of the publisher's, every fourth has a key.
+/// Keeps a window of events that are not durable yet. Half of them have publishers' ids, and every fourth has a key.
 struct Writer<'a> {
     log: &'a Log,
     topics: Vec<TopicId>,
@@ -363,7 +364,7 @@ impl<'a> Writer<'a> {
         Ok(Self { log, topics, window, appended: 0, durable: 0, random, outcomes })
     }
 
-    /// Appends this many events; waits for room in the window before.
+    /// Waits for room in the window, and appends this many events.
     fn append(&mut self, count: usize) -> Result<(), Failure> {
         while self.appended - self.durable + count as u64 > IN_FLIGHT as u64 {
             self.wait_for_oldest()?;

@@ -1,9 +1,9 @@
-//! Places that cannot be read and that an operator has given up: the file `LOSSES` names them, and from then on they count as
-//! damaged.
+//! Accepted losses: unreadable byte ranges that an operator has given up. The file `LOSSES` lists them, and they count as
+//! damaged while they cannot be read.
 //!
-//! A place is marked and not overwritten: the mark works on a disk that refuses to write there too, and a copy of the disk can
-//! still be searched for the bytes. A mark belongs to one life of a segment (number and salt), so it ends with the segment. It
-//! only matters where a read fails: what can be read again is served again.
+//! The bytes are not overwritten. So a loss can also be accepted on a disk that refuses to write there, and a copy of the
+//! disk can still be searched for the bytes. A loss applies to one life of a segment (number and salt) and ends with it. It
+//! applies only where a read fails: bytes that become readable are served again.
 
 use crate::error::{Fault, FaultKind};
 use crate::fields::Fields;
@@ -16,18 +16,18 @@ use std::ops::Range;
 use std::sync::Arc;
 
 const ROW_BYTES: usize = 29;
-/// How often the list is read before it counts as unreadable.
+/// Number of attempts to read the list before it counts as unreadable.
 const READ_TRIES: usize = 4;
 
 /// Which kind of file a loss is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LossKind {
     Segment,
-    /// An index that is kept for its ids: all of it is given up.
+    /// An index that is kept for its ids. It is given up as a whole.
     KeptIndex,
 }
 
-/// A place that counts as damaged when it cannot be read.
+/// A byte range that counts as damaged while it cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Loss {
     pub(crate) kind: LossKind,
@@ -43,13 +43,13 @@ pub(crate) struct Losses {
 }
 
 impl Losses {
-    /// Reads the list; a missing one is empty, and a damaged one is empty with a fault.
+    /// Reads the list. A missing list counts as empty, a damaged one as empty with a fault.
     pub(crate) fn read(storage: &dyn Storage) -> io::Result<(Self, Option<Fault>)> {
         let file = match storage.open(LOSSES, OpenMode::Read) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Self::default(), None)),
             opened => opened?,
         };
-        // Without it nothing counts as lost, and readers wait: worth more than one try.
+        // Without the list no loss applies and readers wait, so the read is retried.
         let mut bytes = read_whole(&*file);
         for _ in 1..READ_TRIES {
             if bytes.as_ref().is_err_and(is_unreadable) {
@@ -62,7 +62,7 @@ impl Losses {
         }
     }
 
-    /// Like [`read`](Self::read), but an unreadable list is empty: then nothing counts as lost, which is safe.
+    /// Like [`read`](Self::read), but an unreadable list counts as empty. This is safe: without losses readers wait.
     pub(crate) fn read_if_readable(storage: &dyn Storage, faults: &mut Vec<Fault>) -> io::Result<Self> {
         match Self::read(storage) {
             Ok((losses, fault)) => {
@@ -118,13 +118,13 @@ impl Losses {
     /// Replaces the list on disk.
     pub(crate) fn write(&self, storage: &dyn Storage) -> io::Result<()> {
         let file = write_new(storage, LOSSES_NEW, &self.encode())?;
-        // Before the rename: else a power cut leaves an empty list, and what was accepted blocks readers again.
+        // Before the rename: otherwise a power cut leaves an empty list, and the given-up bytes block readers again.
         file.sync(SyncPoint::AcceptedLosses)?;
         storage.rename(LOSSES_NEW, LOSSES)?;
         storage.sync_folder(SyncPoint::AcceptedLosses)
     }
 
-    /// Adds losses, and forgets those of files for which `is_there` is false.
+    /// Adds losses, and removes those of files for which `is_there` returns false.
     pub(crate) fn add(&mut self, added: Vec<Loss>, is_there: impl Fn(&Loss) -> bool) {
         for loss in added {
             if !self.rows.contains(&loss) {
@@ -134,14 +134,14 @@ impl Losses {
         self.rows.retain(is_there);
     }
 
-    /// The accepted places of a segment.
+    /// The accepted ranges of a segment.
     pub(crate) fn of_segment(&self, number: u64, salt: u32) -> Vec<Range<u64>> {
         let is_its =
             |loss: &&Loss| loss.kind == LossKind::Segment && (loss.number, loss.salt) == (number, salt);
         let mut ranges: Vec<Range<u64>> =
             self.rows.iter().filter(is_its).map(|loss| loss.range.clone()).collect();
         ranges.sort_by_key(|range| range.start);
-        // Neighbours become one, so that a hole across both is found in it.
+        // Adjacent ranges are merged, so that an unreadable range across both is found in one.
         ranges.dedup_by(|later, earlier| {
             let is_joined = later.start <= earlier.end;
             if is_joined {
@@ -160,7 +160,7 @@ impl Losses {
     }
 }
 
-/// A file of which some places count as damaged when they cannot be read: they are zeros then, which do not check.
+/// A file with accepted losses. Accepted bytes that cannot be read are returned as zeros, which no checksum accepts.
 pub(crate) struct LossyFile {
     pub(crate) file: Arc<dyn StorageFile>,
     pub(crate) accepted: Arc<[Range<u64>]>,
@@ -179,11 +179,11 @@ impl StorageFile for LossyFile {
         let end = self.file.len()?.min(position + buffer.len() as u64).max(position);
         let mut at = position;
         while at < end {
-            // The accepted place at this position, or the bytes up to the next one.
-            let place = self.accepted.iter().find(|place| place.end > at).filter(|place| place.start < end);
-            let (part_end, is_accepted) = match place {
-                Some(place) if place.start <= at => (place.end.min(end), true),
-                Some(place) => (place.start, false),
+            // The accepted range at this position, or else the bytes up to the next accepted range.
+            let range = self.accepted.iter().find(|range| range.end > at).filter(|range| range.start < end);
+            let (part_end, is_accepted) = match range {
+                Some(range) if range.start <= at => (range.end.min(end), true),
+                Some(range) => (range.start, false),
                 None => (end, false),
             };
             let part = &mut buffer[(at - position) as usize..(part_end - position) as usize];

@@ -1,5 +1,6 @@
-//! A filter that says "certainly not" or "perhaps": one cache line a question, about 10 bits an item, about 1 in 80 wrong
-//! "perhaps". It stays in memory for every sealed segment, so that a publisher's id costs no read in segments without it.
+//! A blocked Bloom filter: one cache line per lookup, about 10 bits per item, about 1 false positive in 80 lookups. The
+//! filters of every sealed segment stay in memory, so that looking up a publisher's id reads only the segments that may
+//! have it.
 
 use crate::fields::u64_at;
 
@@ -28,7 +29,7 @@ impl Filter {
         filter
     }
 
-    /// False only if no item with this hash was put in.
+    /// False only if no item with this hash was added.
     pub(crate) fn may_contain(&self, hash: u64) -> bool {
         if self.blocks.is_empty() {
             return false;
@@ -47,7 +48,7 @@ impl Filter {
         }
     }
 
-    /// Reads what [`put`](Self::put) wrote; `None` if it is not whole blocks.
+    /// Reads the bytes that [`put`](Self::put) wrote; `None` if their length is not a multiple of the block size.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         if !bytes.len().is_multiple_of(BLOCK_WORDS * 8) {
             return None;
@@ -64,7 +65,7 @@ impl Filter {
     }
 }
 
-/// Calls `probe` with word and mask of each probe until it returns false; returns whether all returned true.
+/// Calls `probe` with the word and mask of each probe until it returns false. Returns whether all returned true.
 fn for_each_probe(hash: u64, mut probe: impl FnMut(usize, u64) -> bool) -> bool {
     let mut bits = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for _ in 0..PROBES {
@@ -83,13 +84,13 @@ mod tests {
     use crate::server_ids::SmallRandom;
 
     #[test]
-    fn what_was_put_in_is_found_and_little_else() {
+    fn added_items_are_found_and_few_others_are() {
         let mut random = SmallRandom::new(3);
         let inside: Vec<u64> = (0..20_000).map(|_| random.next()).collect();
         let filter = Filter::build(inside.iter().copied());
         assert!(inside.iter().all(|&hash| filter.may_contain(hash)));
         let wrong = (0..100_000).filter(|_| filter.may_contain(random.next())).count();
-        assert!(wrong < 3_000, "{wrong} of 100,000 were wrongly 'perhaps'");
+        assert!(wrong < 3_000, "{wrong} false positives in 100,000");
         let mut bytes = Vec::new();
         filter.put(&mut bytes);
         assert_eq!(Filter::read(&bytes), Some(filter));

@@ -1,15 +1,15 @@
-//! Buffers of large batches and reads, used again when their last holder drops them.
+//! A pool of buffers for large batches and reads.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 
-/// Buffers of large batches and reads, reused when the last holder drops them. Allocating new ones would cost a page fault
-/// for every 4 KiB on the hot path.
+/// Buffers for large batches and reads. A buffer returns to the pool when its last holder drops it. Allocating a new one
+/// would cost a page fault for every 4 KiB on the hot path.
 #[derive(Debug)]
 pub(crate) struct BufferPool {
     free: Mutex<FreeBuffers>,
-    /// No more than this is kept.
+    /// The most bytes that the pool keeps; larger surplus is freed.
     limit_bytes: usize,
 }
 
@@ -24,7 +24,7 @@ impl BufferPool {
         Arc::new(Self { free: Mutex::default(), limit_bytes })
     }
 
-    /// An empty buffer, with or without capacity.
+    /// Returns an empty buffer, with or without capacity.
     pub(crate) fn take(&self) -> Vec<u8> {
         let mut free = self.free.lock();
         let buffer = free.buffers.pop().unwrap_or_default();
@@ -32,7 +32,7 @@ impl BufferPool {
         buffer
     }
 
-    /// Shares a filled buffer; it comes back here when the last share is dropped.
+    /// Shares a filled buffer. It returns to the pool when the last share is dropped.
     pub(crate) fn share(self: &Arc<Self>, buffer: Vec<u8>) -> Bytes {
         Bytes::from_owner(Pooled { buffer, pool: Arc::downgrade(self) })
     }

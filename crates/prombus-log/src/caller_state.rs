@@ -1,23 +1,21 @@
-//! The caller's own state, folded from its state records. The log replays it at open and snapshots it in checkpoints.
+//! The caller's state, as a fold over its state records. The log replays it at open and snapshots it in checkpoints.
 
-//! The caller's own state, as a fold over its state records. The log replays it at open and snapshots it in checkpoints.
-
-/// What a caller keeps in the log next to the events.
+/// State that the caller keeps in the log along with the events.
 ///
-/// The log owns a copy that only ever holds what is durable: it is restored from a checkpoint, gets every committed record in
-/// order, and is asked for a snapshot when a checkpoint is due. Calls come from the thread that opens or closes the log and
-/// from its own background thread, one at a time, off the hot path.
+/// The log owns a copy that contains durable records only. The copy is restored from a checkpoint, receives every committed
+/// record in order, and is asked for a snapshot when a checkpoint is due. The log calls it from the thread that opens or
+/// closes the log and from its background thread, one call at a time, off the hot path.
 pub trait State: Send + 'static {
-    /// Replaces everything by what [`snapshot`](Self::snapshot) once wrote. Not called for a log without a batch.
+    /// Replaces the state with a snapshot that [`snapshot`](Self::snapshot) wrote. Not called for a log without a batch.
     ///
     /// # Errors
-    /// A message for the operator when the snapshot cannot be understood; the log then does not open.
+    /// A message for the operator if the snapshot cannot be decoded; the log then does not open.
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), String>;
 
-    /// Takes in a committed record.
+    /// Applies a committed record.
     fn apply(&mut self, tag: u32, body: &[u8]);
 
-    /// Writes everything.
+    /// Writes the whole state.
     fn snapshot(&self, into: &mut Vec<u8>);
 }
 

@@ -1,7 +1,9 @@
-//! Snapshots of what a replay from the log's start would give: the topics, the newest id, and the caller's state, as of one
-//! committed batch. Opening starts from the newest one that is whole; two are kept.
+//! Checkpoints: snapshots of the topics, the newest server id and the caller's state, as of one committed batch. They
+//! contain what a replay from the log's first batch would produce. Two are kept, and opening starts from the newest intact
+//! one.
 //!
-//! A checkpoint gets its final name at once: until the manifest names it, it is not read, and a torn one is removed.
+//! A checkpoint is written under its final name. It is not read until the manifest lists it, so a torn one does no harm:
+//! open removes it.
 
 use crate::error::{Fault, FaultKind};
 use crate::event_id::EventId;
@@ -18,7 +20,7 @@ const HEAD_BYTES: usize = 24;
 /// The end of a committed batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Mark {
-    /// The segment that holds it; zero before the first batch.
+    /// The segment that contains the batch; zero before the first batch.
     pub(crate) segment: u64,
     pub(crate) position: u64,
     /// Number of the batch.
@@ -32,7 +34,7 @@ pub(crate) struct Mark {
 pub(crate) struct TopicRow {
     pub(crate) id: u32,
     pub(crate) name: String,
-    /// The newest seq; new seqs follow it, also when its event was cleaned away.
+    /// The newest seq. New seqs follow it even if its event was cleaned away.
     pub(crate) last_seq: u64,
 }
 
@@ -42,7 +44,7 @@ pub(crate) struct Checkpoint {
     pub(crate) mark: Mark,
     pub(crate) last_own_id: EventId,
     pub(crate) last_commit_ms: i64,
-    /// Internal ids of topics are never used again, so this only rises.
+    /// Internal ids of topics are never reused, so this only increases.
     pub(crate) next_topic: u32,
     pub(crate) topics: Vec<TopicRow>,
     /// The caller's snapshot.
@@ -77,7 +79,7 @@ impl Checkpoint {
         file
     }
 
-    /// Its topics by internal id, as readers know them.
+    /// The topics by internal id, in the form that readers use.
     pub(crate) fn topic_views(&self) -> Vec<Option<TopicView>> {
         let mut topics = vec![None; self.next_topic.max(1) as usize];
         for row in &self.topics {
@@ -90,7 +92,7 @@ impl Checkpoint {
         topics
     }
 
-    /// About the length of its file.
+    /// The approximate length of the file.
     pub(crate) fn file_bytes(&self) -> u64 {
         let topics: usize = self.topics.iter().map(|topic| topic.name.len() + 16).sum();
         (HEAD_BYTES + 64 + topics + self.state.len()) as u64
@@ -138,7 +140,7 @@ impl Checkpoint {
         Some(Self { mark, last_own_id, last_commit_ms, next_topic, topics, state })
     }
 
-    /// Makes the checkpoint durable. The manifest must name it before it counts.
+    /// Makes the checkpoint durable. It takes effect when the manifest lists it.
     pub(crate) fn write(&self, storage: &dyn Storage, number: u64) -> io::Result<()> {
         let name = checkpoint_name(number);
         let written = (|| {

@@ -1,4 +1,5 @@
-//! Retention, compaction and the deletion of topics. `cleaner.rs` does it; `liveness.rs` is what callers implement.
+//! Cleaning: removes the events that retention, compaction and the deletion of topics have made dead. `cleaner.rs` does the
+//! work. `liveness.rs` contains the trait with which the caller says which events live.
 
 pub(crate) mod clean_plan;
 pub(crate) mod clean_stop;

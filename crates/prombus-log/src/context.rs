@@ -1,4 +1,4 @@
-//! What all parts of an open log share and none changes: its files, its options, its hash seed, and whether writing has failed.
+//! What all parts of an open log share: its storage, its options, its hash seed, and whether writing has failed.
 
 use crate::error::Unavailable;
 use crate::failed_fsync::WriteFailure;
@@ -8,7 +8,7 @@ use crate::options::Options;
 use crate::storage::Storage;
 use std::sync::Arc;
 
-/// The surroundings of an open log.
+/// Shared by all parts of an open log. Only `failure` changes after the open.
 pub(crate) struct Context {
     pub(crate) storage: Arc<dyn Storage>,
     pub(crate) options: Options,
@@ -37,14 +37,14 @@ impl Context {
         self.options.clock.now_ms()
     }
 
-    /// Stops writing. `Log` then wakes everyone who waits.
+    /// Stops writing. `Log` then wakes all waiting threads.
     pub(crate) fn fail(&self, reason: String) {
         if self.failure.set(reason.clone()) {
             self.observer().notice(&Notice::Poisoned { reason });
         }
     }
 
-    /// Why a job that was told to stop must stop.
+    /// The error for a job that was told to stop.
     pub(crate) fn why_stopped(&self) -> Unavailable {
         self.failure.check().err().unwrap_or(Unavailable::Closed)
     }

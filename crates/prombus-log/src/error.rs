@@ -1,23 +1,24 @@
-//! What can go wrong, one enum per family of operations.
+//! The errors of the log, one enum per family of operations, and [`Fault`]: a report of damage.
 
 use std::fmt;
 use std::io;
 
-/// Why a log could not be opened. Nothing that the folder held was changed.
+/// Why a log could not be opened. The folder was not changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The folder holds files, but no log.
+    /// The folder does not contain a log.
     #[error(
-        "{folder} is not a prombus log: it has no MANIFEST but holds {example:?}; name an empty folder or one made by prombus"
+        "{folder} is not a prombus log: it has no MANIFEST{}; name an empty folder or the data folder of a prombus log",
+        but_holds(.example)
     )]
     NotALog {
         /// The folder.
         folder: String,
-        /// A file in it that is not the log's.
-        example: String,
+        /// A file in it that does not belong to a log. `None` if there is no such file.
+        example: Option<String>,
     },
-    /// There are files of a log, but the root that names them is gone.
+    /// The folder contains files of a log, but the manifest that lists them is missing.
     #[error("{folder} has {file} but no MANIFEST; restore the MANIFEST from a backup of this folder")]
     ManifestMissing {
         /// The folder.
@@ -26,7 +27,7 @@ pub enum OpenError {
         file: String,
     },
     /// Another process, or another handle of this one, has the folder open.
-    #[error("{folder} is in use by another process; stop it first, or ask it")]
+    #[error("{folder} is in use by another process; stop it first")]
     Locked {
         /// The folder.
         folder: String,
@@ -34,7 +35,7 @@ pub enum OpenError {
     /// The folder was written by a newer version of this software.
     #[error("{file} has format version {found}, this build reads up to {supported}; use a newer prombus")]
     Newer {
-        /// The file that says so.
+        /// The file with the newer version.
         file: String,
         /// Its version.
         found: u32,
@@ -46,7 +47,7 @@ pub enum OpenError {
     ReadOnly {
         /// The folder.
         folder: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The disk has no room for the first files.
@@ -54,25 +55,25 @@ pub enum OpenError {
     Full {
         /// The folder.
         folder: String,
-        /// What a new log takes.
+        /// The size of a new log.
         needed_bytes: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Both copies of the root are damaged.
+    /// Both copies of the manifest are damaged.
     #[error("{0}; restore the folder from a backup")]
     ManifestDamaged(Box<Fault>),
-    /// Neither checkpoint can be read, and without one the state of groups is not known.
+    /// Both checkpoints are damaged. Without one, the state of groups is unknown.
     #[error("both checkpoints are damaged ({newer}; {older}); restore the folder from a backup")]
     CheckpointsDamaged {
-        /// What is wrong with the newer one.
+        /// The damage in the newer checkpoint.
         newer: Box<Fault>,
-        /// What is wrong with the older one.
+        /// The damage in the older checkpoint.
         older: Box<Fault>,
     },
-    /// A segment that the manifest names is not there.
+    /// A segment that the manifest lists is missing.
     #[error(
-        "{segment} is named by the MANIFEST but missing from {folder}; copy the whole folder, or restore it from a backup"
+        "{segment} is listed in the MANIFEST but missing from {folder}; copy the whole folder, or restore it from a backup"
     )]
     SegmentMissing {
         /// The folder.
@@ -85,10 +86,10 @@ pub enum OpenError {
     State {
         /// The checkpoint.
         file: String,
-        /// What the caller said.
+        /// The error of [`State::restore`](crate::State::restore).
         reason: String,
     },
-    /// A needed file cannot be read, and it has no second copy. The folder is unchanged.
+    /// A file that is needed cannot be read, and there is no second copy of its content. The folder is unchanged.
     #[error(
         "{folder}: cannot read {file} at position {position}, which holds acknowledged events or group state; \
          retry when the disk can be read again, or list what is unreadable with `prombus repair --data {folder}`"
@@ -98,55 +99,56 @@ pub enum OpenError {
         folder: String,
         /// The file.
         file: String,
-        /// Where.
+        /// The position in the file.
         position: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// An option that cannot work.
+    /// An invalid option.
     #[error("{0}")]
     Options(String),
-    /// The system refused a file operation.
-    #[error("{folder}: {action}")]
+    /// A file operation failed.
+    #[error("{folder}: cannot {action}")]
     Io {
         /// The folder.
         folder: String,
-        /// What was being done.
+        /// The operation that failed.
         action: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Why an append was refused. Nothing of it was written and no seq was used.
+/// Why an append was refused. Nothing was written and no seq was used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppendError {
-    /// The batch in the making is full; try again after the next commit. Only from `try_append`.
+    /// The next batch is full; retry after the next commit. Returned by `try_append` only, or by any append in a log
+    /// without threads.
     #[error("the commit queue is full")]
     QueueFull,
-    /// The append alone is larger than a batch can be.
-    #[error("{bytes} bytes are too large for one append: at most {limit_bytes} fit")]
+    /// The append is larger than the largest possible batch.
+    #[error("an append of {bytes} bytes is too large: at most {limit_bytes} bytes fit")]
     TooLarge {
-        /// What it would take.
+        /// The size of the append.
         bytes: u64,
-        /// The most that fits.
+        /// The size limit.
         limit_bytes: u64,
     },
     /// A key is longer than the format allows.
-    #[error("a key of {bytes} bytes is too long: at most 65535")]
+    #[error("a key of {bytes} bytes is too long: at most 65535 bytes are allowed")]
     KeyTooLong {
         /// The key's length.
         bytes: usize,
     },
-    /// The topic id is not of this log, or the topic was deleted.
-    #[error("there is no topic with the internal id {0}")]
+    /// No topic has this id, or the topic was deleted.
+    #[error("no topic has the internal id {0}")]
     UnknownTopic(u32),
     /// A topic name is empty or too long.
-    #[error("a topic name takes 1 to 1024 bytes, not {0}")]
+    #[error("a topic name must be 1 to 1024 bytes long, not {0}")]
     BadTopicName(usize),
-    /// The log has made as many topics as it can in its life.
-    #[error("no more topics can be made in this log")]
+    /// All internal topic ids are used up. Deleting topics does not free any.
+    #[error("no more topics can be created in this log")]
     TooManyTopics,
     /// No prepared segment is left and the disk has no room for another.
     #[error("the disk is full")]
@@ -154,16 +156,16 @@ pub enum AppendError {
     /// Writing stopped.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
-    /// An index that had to be asked whether an id is new could not be read.
-    #[error("looking up an id failed: {0}")]
+    /// It is not known whether an id is a duplicate, because an index could not be read.
+    #[error("looking up an event id failed: {0}")]
     Lookup(String),
 }
 
-/// The log writes no more; what was pending has an unknown fate.
+/// The log has stopped writing. Whether pending appends are durable is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// A write or fdatasync failed. Opening the log again recovers what is on disk.
+    /// A write or fdatasync failed. Opening the log again recovers the durable events.
     #[error("writing stopped after a failure ({0}); restart to recover")]
     Poisoned(String),
     /// The log was closed.
@@ -175,59 +177,59 @@ pub enum Unavailable {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The topic id is not of this log, or the topic was deleted.
-    #[error("there is no topic with the internal id {0}")]
+    /// No topic has this id, or the topic was deleted.
+    #[error("no topic has the internal id {0}")]
     UnknownTopic(u32),
-    /// A file could not be read. Nothing is known about the events in it: try again later.
+    /// A file could not be read. The events in it may be intact: retry later.
     #[error("cannot read {file} at position {position}")]
     Io {
         /// The file.
         file: String,
-        /// Where.
+        /// The position in the file.
         position: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// These events could not be read. They are neither damaged nor gone: try again later, or read after `last_seq`.
+    /// These events could not be read. They may be intact: retry later, or continue reading after `last_seq`.
     #[error("cannot read seq {first_seq} to {last_seq} ({file} at position {position})")]
     Unreadable {
-        /// The first event: where the read began.
+        /// The seq of the first event: where the read began.
         first_seq: u64,
-        /// The last one, as far as that is known.
+        /// The seq of the last one, as far as it is known.
         last_seq: u64,
         /// The file.
         file: String,
-        /// Where.
+        /// The position in the file.
         position: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Why a log could not be backed up. Nothing that would open as a log is left behind.
+/// Why a log could not be backed up. No incomplete copy that would open as a log is left behind.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
-    /// There is something in the folder already.
+    /// The destination is not empty.
     #[error("{folder} is not empty, it holds {example:?}; name a folder that is new or empty")]
     NotEmpty {
         /// The folder.
         folder: String,
-        /// What is in it.
+        /// A file in it.
         example: String,
     },
-    /// The log would be copied into itself.
+    /// The destination is inside the folder of the log.
     #[error("{folder} is inside the folder of the log itself; name a folder outside of it")]
     Inside {
         /// The folder.
         folder: String,
     },
-    /// The folder cannot be made, opened or written.
+    /// The folder cannot be created, opened or written.
     #[error("{folder} cannot be used")]
     Folder {
         /// The folder.
         folder: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The disk is full.
@@ -235,65 +237,65 @@ pub enum BackupError {
     Full {
         /// The folder.
         folder: String,
-        /// What the backup takes.
+        /// The size of the backup.
         needed_bytes: u64,
     },
     /// The log is closed, or writing stopped.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
-    /// The system refused to read the log.
-    #[error("reading {file}")]
+    /// The log could not be read.
+    #[error("cannot read {file}")]
     Read {
         /// The file.
         file: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system refused to write the backup.
-    #[error("writing {file}")]
+    /// The backup could not be written.
+    #[error("cannot write {file}")]
     Write {
         /// The file, or the folder.
         file: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Why verifying ended early. Faults of the data are not errors of verifying: they are reported.
+/// Why a log could not be verified. Damage is not such an error: the report lists it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
     /// The folder cannot be read as a log.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The system refused to read.
-    #[error("reading {file}")]
+    /// A file could not be read.
+    #[error("cannot read {file}")]
     Io {
         /// The file.
         file: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Damage that was found: where, and what it hit as far as that is known.
+/// Damage that was found: its position, and the affected events as far as they are known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The file's name inside the folder.
     pub file: String,
-    /// Where the damage is: the first byte of what does not check.
+    /// Position of the first byte whose checksum does not match.
     pub position: u64,
     /// The topic of a damaged event.
     pub topic: Option<String>,
-    /// The first seq that is hit.
+    /// The first affected seq.
     pub seq: Option<u64>,
-    /// The last seq that is hit.
+    /// The last affected seq.
     pub last_seq: Option<u64>,
-    /// What does not check.
+    /// What is damaged.
     pub what: FaultKind,
 }
 
-/// What a [`Fault`] hit.
+/// What a [`Fault`] is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultKind {
@@ -301,26 +303,31 @@ pub enum FaultKind {
     Event,
     /// A state record of the caller.
     State,
-    /// A record that makes or deletes a topic.
+    /// A record that creates or deletes a topic.
     Topic,
-    /// The frame that ends a batch; the events of the batch are checked one by one.
+    /// The COMMIT frame that ends a batch. The events of the batch are then checked one by one.
     Commit,
-    /// Bytes where a frame should stand.
+    /// Bytes that should be a frame but are not.
     Frame,
     /// The header of a segment.
     SegmentHeader,
-    /// A segment that is shorter than it should be.
+    /// A segment file that is too short or missing.
     SegmentShort,
     /// An index file; it is rebuilt.
     Index,
-    /// A checkpoint; the other one serves.
+    /// A checkpoint; the other one is used instead.
     Checkpoint,
     /// One of the manifest's two copies.
     Manifest,
     /// The list of accepted losses.
     Losses,
-    /// A place that cannot be read: not damage, unless its loss is accepted.
+    /// Bytes that cannot be read: not damage, unless their loss is accepted.
     Unreadable,
+}
+
+/// Completes the message of [`OpenError::NotALog`] with a file that is in the folder.
+fn but_holds(example: &Option<String>) -> String {
+    example.as_ref().map_or_else(String::new, |name| format!(" but holds {name:?}"))
 }
 
 impl Fault {

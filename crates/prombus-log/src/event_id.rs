@@ -7,7 +7,7 @@ use std::fmt;
 pub struct EventId(u128);
 
 impl EventId {
-    /// An id from its number: the 16 bytes of the UUID, most significant first.
+    /// An id from the big-endian value of its UUID.
     pub const fn from_u128(value: u128) -> Self {
         Self(value)
     }

@@ -1,5 +1,5 @@
-//! After a failed write or fdatasync the content of the disk is unknown: writing stops until the log is opened again, and
-//! reading continues.
+//! Records the first failed write or fdatasync. The content of the disk is then unknown: writing stops until the log is
+//! opened again. Reading continues.
 //!
 //! An fsync is never retried: the kernel may have dropped the dirty pages, and the next fsync would succeed without them.
 
@@ -13,7 +13,7 @@ pub(crate) struct WriteFailure {
 }
 
 impl WriteFailure {
-    /// Keeps the first reason; returns whether this is it.
+    /// Records the reason if it is the first one. Returns whether it is.
     pub(crate) fn set(&self, reason: String) -> bool {
         self.reason.set(reason).is_ok()
     }

@@ -1,6 +1,6 @@
-//! Little-endian fields of the fixed and variable structures on disk, written and read in order.
+//! Reads and writes the little-endian fields of structures on disk, in order.
 //!
-//! Reading never panics: a field that is not there is `None`, and the caller names the file and the position.
+//! Reading with [`Fields`] never panics: a missing field is `None`, and the caller reports the file and the position.
 
 use bytes::BufMut as _;
 
@@ -52,7 +52,8 @@ impl<'a> Fields<'a> {
         self.bytes(length as usize)
     }
 
-    /// A count of items that each take at least `item_bytes`, so that a wrong count cannot ask for absurd memory.
+    /// A count of items of at least `item_bytes` each. `None` if they would not fit, so that a corrupt count cannot cause a
+    /// huge allocation.
     pub(crate) fn count(&mut self, item_bytes: usize) -> Option<usize> {
         let count = self.u32()? as usize;
         (count.checked_mul(item_bytes)? <= self.bytes.len() - self.position).then_some(count)
@@ -61,17 +62,17 @@ impl<'a> Fields<'a> {
 
 /// Writes a length-prefixed byte string. Other fields are written with [`bytes::BufMut`].
 pub(crate) fn put_string(into: &mut Vec<u8>, value: &[u8]) {
-    let length = u32::try_from(value.len()).expect("no string on disk comes near 4 GiB");
+    let length = u32::try_from(value.len()).expect("every string on disk is shorter than 4 GiB");
     into.put_u32_le(length);
     into.put_slice(value);
 }
 
-/// Reads a `u32` at a fixed place of a slice that is known to be long enough.
+/// Reads a `u32` at a fixed position of a slice that is known to be long enough.
 pub(crate) fn u32_at(bytes: &[u8], position: usize) -> u32 {
     u32::from_le_bytes(bytes[position..position + 4].try_into().expect("four bytes"))
 }
 
-/// Reads a `u64` at a fixed place of a slice that is known to be long enough.
+/// Reads a `u64` at a fixed position of a slice that is known to be long enough.
 pub(crate) fn u64_at(bytes: &[u8], position: usize) -> u64 {
     u64::from_le_bytes(bytes[position..position + 8].try_into().expect("eight bytes"))
 }

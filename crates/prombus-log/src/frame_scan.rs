@@ -1,6 +1,6 @@
-//! Walks the frames of a part of a segment and finds them again behind damage, by magic and salted header checksum.
+//! Scans the frames of a part of a segment. After damage it finds the next frame by its magic and salted header checksum.
 //!
-//! A frame whose header checks is believed in its length, so nothing inside a body is ever taken for a frame.
+//! If a header is valid, its length is trusted and the body is skipped. So nothing inside a body is ever taken for a frame.
 
 use crate::layout::FRAME_MAGIC;
 use crate::record::{self, HEADER_BYTES, Header};
@@ -8,19 +8,19 @@ use crate::storage::StorageFile;
 use crate::unreadable_ranges::{UnreadableRanges, read_around};
 use std::io;
 
-/// How much is read at once.
+/// Bytes per read.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
 
-/// What was found at a position.
+/// What a scan found at a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// A frame whose header checks.
-    Frame { position: u64, header: Header, body_checks: bool },
+    /// A frame with a valid header.
+    Frame { position: u64, header: Header, is_body_valid: bool },
     /// Bytes up to `end` that are not a frame: damage, or bytes from before the segment was written.
     Gap { position: u64, end: u64 },
 }
 
-/// Walks the frames of `position..end` of a file.
+/// Scans the frames of `position..end` of a file.
 pub(crate) struct Scan<'a> {
     file: &'a dyn StorageFile,
     salt: u32,
@@ -31,7 +31,7 @@ pub(crate) struct Scan<'a> {
     buffer_start: u64,
     /// The frame found last, in the buffer.
     frame: std::ops::Range<usize>,
-    /// Where to note places that cannot be read; without it the first one ends the scan.
+    /// Collects the unreadable ranges. If it is `None`, the first unreadable byte ends the scan with an error.
     holes: Option<UnreadableRanges>,
 }
 
@@ -57,14 +57,14 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Continues past places that cannot be read, and notes them. Frames that reach into one are found as damaged or not at
-    /// all: the caller must compare what it found with [`holes`](Self::holes) before it concludes anything.
+    /// Makes the scan continue past unreadable ranges and collect them. A frame that overlaps one is found as damaged or
+    /// not at all: the caller must compare the result with [`holes`](Self::holes) before it concludes anything.
     pub(crate) fn around_holes(mut self) -> Self {
         self.holes = Some(UnreadableRanges::default());
         self
     }
 
-    /// The places so far that could not be read.
+    /// The unreadable ranges found so far.
     pub(crate) fn holes(&self) -> &UnreadableRanges {
         static NONE: UnreadableRanges = UnreadableRanges::none();
         self.holes.as_ref().unwrap_or(&NONE)
@@ -92,16 +92,16 @@ impl<'a> Scan<'a> {
         if let Some(header) = self.header_at(position)? {
             let end = position + header.frame_length() as u64;
             if end > self.end || !self.fill(position, header.frame_length())? {
-                // The header is whole and its body is missing: continue the search after the header.
+                // The header is valid but the body is missing: continue the search after the header.
                 self.frame = 0..0;
                 self.position = position + HEADER_BYTES as u64;
-                return Ok(Some(Found::Frame { position, header, body_checks: false }));
+                return Ok(Some(Found::Frame { position, header, is_body_valid: false }));
             }
             let start = (position - self.buffer_start) as usize;
             self.frame = start..start + header.frame_length();
-            let body_checks = !self.check_bodies || record::body_checks(&header, self.frame());
+            let is_body_valid = !self.check_bodies || record::is_body_valid(&header, self.frame());
             self.position = end;
-            return Ok(Some(Found::Frame { position, header, body_checks }));
+            return Ok(Some(Found::Frame { position, header, is_body_valid }));
         }
         let end = self.search(position + 1)?;
         self.position = end;
@@ -116,7 +116,7 @@ impl<'a> Scan<'a> {
         Ok(Header::checked(&self.buffer[start..], self.salt))
     }
 
-    /// The next position with a header that checks, or the end.
+    /// The next position with a valid header, or the end.
     fn search(&mut self, from: u64) -> io::Result<u64> {
         let mut position = from;
         while position + (HEADER_BYTES as u64) <= self.end {
@@ -124,7 +124,8 @@ impl<'a> Scan<'a> {
                 break;
             }
             let start = (position - self.buffer_start) as usize;
-            // The last bytes of the buffer may start a header that continues after it: they are searched after the next read.
+            // A header may start in the last bytes of the buffer and continue after them: they are searched after the next
+            // read.
             let searchable = &self.buffer[start..self.buffer.len() - HEADER_BYTES + 1];
             match searchable.iter().position(|&byte| byte == FRAME_MAGIC[0]) {
                 None => position += searchable.len() as u64,
@@ -141,7 +142,7 @@ impl<'a> Scan<'a> {
         Ok(self.end)
     }
 
-    /// Has `length` bytes at `position` in the buffer; false when the file ends before.
+    /// Reads until the buffer contains `length` bytes at `position`. Returns false if the file ends before that.
     fn fill(&mut self, position: u64, length: usize) -> io::Result<bool> {
         let have_end = self.buffer_start + self.buffer.len() as u64;
         if position >= self.buffer_start && position + length as u64 <= have_end {
@@ -159,7 +160,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Where non-zero bytes end in `position..end`, or `None` when all are zero. Places that cannot be read go to `holes`.
+/// The end of the last non-zero byte in `position..end`, or `None` if all are zero. Adds unreadable ranges to `holes`.
 pub(crate) fn end_of_nonzero(
     file: &dyn StorageFile,
     position: u64,

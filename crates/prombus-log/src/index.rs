@@ -1,35 +1,37 @@
-//! From seq, time, id and key to a position, for one segment: what the committer builds as it goes.
+//! The index of one segment in memory. It maps seq, time, id and key to a position. The committer extends it with each
+//! batch.
 //!
-//! One entry per topic and 16 KiB of file. When the segment is sealed the same content goes to an index file
-//! (`index_file.rs`); a lost or bad one is rebuilt from the segment.
+//! It has about one entry per topic and 16 KiB of segment. When the segment is sealed, the index is written to an index
+//! file (`index_file.rs`). A missing or damaged index file is rebuilt from the segment.
 
 use crate::event_id::EventId;
 use crate::keyed_hash::KeyedHash;
 use crate::number_map::NumberMap;
 use crate::record::{FLAG_CLIENT_ID, FLAG_KEY, HEADER_BYTES, Header, Kind};
 
-/// An entry takes in what starts within this many bytes of its own start; a run's own entries may reach as far again.
+/// A record is added to the last entry of its topic if it starts within this distance of the entry's start. The entries of
+/// a committed run are merged in the same way, so the records of an entry may start within twice the distance.
 pub(crate) const ENTRY_SPAN_BYTES: u32 = 16 * 1024;
 
-/// Some records of one topic that stand close together; records of other topics may stand between them.
+/// Records of one topic that are close together. Records of other topics may be between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) first_seq: u64,
     pub(crate) last_seq: u64,
     pub(crate) min_ts: i64,
     pub(crate) max_ts: i64,
-    /// The first id in here that the log made; zero when there is none.
+    /// The first server id in the entry; zero if there is none.
     pub(crate) first_own_id: EventId,
-    /// Where the first record starts and the last one ends.
+    /// Where the first record starts. `end` is where the last one ends.
     pub(crate) position: u32,
     pub(crate) end: u32,
     pub(crate) count: u32,
-    /// What the records take, without what stands between them; zero when it is not known.
+    /// Size of the records, without the records of other topics between them; zero if unknown.
     pub(crate) bytes: u32,
 }
 
 impl Entry {
-    /// What its records take, or at most take.
+    /// Size of the records, or an upper bound of it.
     pub(crate) fn frame_bytes(&self) -> u64 {
         match self.bytes {
             0 => u64::from(self.end.saturating_sub(self.position)),
@@ -38,14 +40,14 @@ impl Entry {
     }
 }
 
-/// What a segment has of one topic.
+/// The events of one topic in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TopicSpan {
     pub(crate) topic: u32,
     pub(crate) first_seq: u64,
     pub(crate) last_seq: u64,
     pub(crate) events: u64,
-    /// What its records take; zero when it is not known.
+    /// Size of the records; zero if unknown.
     pub(crate) bytes: u32,
 }
 
@@ -81,19 +83,19 @@ pub(crate) struct KeyEntry {
     pub(crate) position: u32,
 }
 
-/// What is known of a segment without looking into its tables.
+/// Totals and ranges over a whole segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Summary {
     pub(crate) events: u64,
     pub(crate) first_commit_ms: i64,
     pub(crate) last_commit_ms: i64,
-    /// Range of the ids that the log made; empty when first > last.
+    /// Range of the server ids; empty if first > last.
     pub(crate) first_own_id: EventId,
     pub(crate) last_own_id: EventId,
-    /// Range of the time-ordered ids that publishers chose; empty when first > last.
+    /// Range of the time-ordered ids that publishers chose; empty if first > last.
     pub(crate) first_client_id: EventId,
     pub(crate) last_client_id: EventId,
-    /// How many other ids publishers chose.
+    /// Number of publishers' ids that are not time-ordered.
     pub(crate) unordered_ids: u64,
 }
 
@@ -125,7 +127,7 @@ impl Summary {
         }
     }
 
-    /// Takes in an id that a publisher chose, and nothing else of its event.
+    /// Adds an id that a publisher chose, without counting its event.
     pub(crate) fn add_client_id(&mut self, id: EventId) {
         if id.is_time_ordered() {
             self.first_client_id = self.first_client_id.min(id);
@@ -146,13 +148,14 @@ impl Summary {
         self.unordered_ids += other.unordered_ids;
     }
 
-    /// Whether an id that the log made may be in the segment.
+    /// Whether the segment may contain this server id.
     pub(crate) fn may_have_own_id(&self, id: EventId) -> bool {
         self.first_own_id <= id && id <= self.last_own_id
     }
 }
 
-/// What one run of a batch adds to the index. Positions count from the start of the run until the batch has its place.
+/// The part of the index for one run of a batch. Positions are relative to the start of the run, because the position of
+/// the batch is not known yet.
 #[derive(Debug, Default)]
 pub(crate) struct RunIndex {
     pub(crate) entries: Vec<Entry>,
@@ -169,7 +172,7 @@ impl RunIndex {
         self.summary = Summary::default();
     }
 
-    /// Takes in an event frame at `position` of the run; `key` is its key, if it has one.
+    /// Adds an event frame at `position` of the run. `key` is empty if the event has none.
     pub(crate) fn add(&mut self, header: &Header, position: u32, key: &[u8], hash: KeyedHash) {
         self.summary.add(header);
         add_to_entries(&mut self.entries, entry_of(header, position));
@@ -199,7 +202,7 @@ fn entry_of(header: &Header, position: u32) -> Entry {
     }
 }
 
-/// Adds an entry after the others, or to the last one if it starts within that one's span.
+/// Appends an entry, or merges it into the last one if it starts within the span of the last one.
 fn add_to_entries(entries: &mut Vec<Entry>, entry: Entry) {
     match entries.last_mut() {
         Some(last) if entry.position - last.position < ENTRY_SPAN_BYTES => {
@@ -218,7 +221,7 @@ fn add_to_entries(entries: &mut Vec<Entry>, entry: Entry) {
     }
 }
 
-/// An event frame that was found in a segment.
+/// An event frame found by a scan of a segment.
 pub(crate) struct FoundEvent {
     pub(crate) header: Header,
     pub(crate) position: u32,
@@ -233,7 +236,7 @@ impl FoundEvent {
     }
 }
 
-/// A run with damaged records in it.
+/// A run that contains damaged records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CoveredRun {
     pub(crate) topic: u32,
@@ -243,19 +246,19 @@ pub(crate) struct CoveredRun {
     pub(crate) end: u64,
 }
 
-/// The index of a segment as it grows.
+/// The index of a segment that can still be extended.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
     pub(crate) topics: NumberMap<u32, Vec<Entry>>,
     pub(crate) ids: Vec<IdEntry>,
     pub(crate) keys: NumberMap<u64, KeyEntry>,
     pub(crate) summary: Summary,
-    /// Damaged parts of the segment that were come across while the index was made from it; not in the file.
+    /// Damaged parts of the segment, found while the index was rebuilt from it. Not stored in the index file.
     pub(crate) damage: Vec<std::ops::Range<u64>>,
 }
 
 impl Index {
-    /// Takes in a run that was committed at `start` of the segment.
+    /// Adds a run that was committed at position `start` of the segment.
     pub(crate) fn add_run(&mut self, topic: u32, run: &RunIndex, start: u32) {
         let entries = self.topics.entry(topic).or_default();
         for entry in &run.entries {
@@ -269,7 +272,8 @@ impl Index {
         self.summary.merge(&run.summary);
     }
 
-    /// Takes in an event that was found in the segment. Without `with_entry` the run that it belongs to is covered as a whole.
+    /// Adds an event found in the segment. `with_entry` is false if the event's whole run is covered by one entry
+    /// ([`cover_run`](Self::cover_run)).
     pub(crate) fn add_event(&mut self, event: &FoundEvent, with_entry: bool) {
         let header = &event.header;
         self.summary.add(header);
@@ -285,8 +289,8 @@ impl Index {
         }
     }
 
-    /// Makes the entries say that a run is at `position..end`, although some of its records are damaged: a reader then
-    /// comes across the damage and names it, instead of taking the seqs for cleaned.
+    /// Adds an entry for a whole run although some of its records are damaged. A reader then finds and reports the damage,
+    /// instead of taking the seqs for cleaned.
     pub(crate) fn cover_run(&mut self, run: &CoveredRun, first_own_id: EventId) {
         let covered = Entry {
             first_seq: run.first_seq,
@@ -306,7 +310,7 @@ impl Index {
         self.topics.get(&topic).map_or(&[], Vec::as_slice)
     }
 
-    /// What it has of each topic, in no particular order.
+    /// The span of each topic, in no particular order.
     pub(crate) fn spans(&self) -> Vec<TopicSpan> {
         self.topics.iter().filter_map(|(&topic, entries)| TopicSpan::of(topic, entries)).collect()
     }
@@ -314,9 +318,9 @@ impl Index {
 
 /// Searches in the entries of one topic, which are in seq order.
 pub(crate) trait EntrySearch {
-    /// The first entry that reaches `seq` or past it.
+    /// The first entry that ends at `seq` or later.
     fn reaching(&self, seq: u64) -> Option<Entry>;
-    /// The entry that would hold an id that the log made.
+    /// The only entry that can contain this server id.
     fn for_own_id(&self, id: EventId) -> Option<Entry>;
 }
 
@@ -326,7 +330,8 @@ impl EntrySearch for [Entry] {
     }
 
     fn for_own_id(&self, id: EventId) -> Option<Entry> {
-        // Ids that the log made rise with the seq, but entries with publishers' ids only have none: walk back over those.
+        // Server ids increase with the seq. An entry with publishers' ids only has no server id: use an earlier entry
+        // instead.
         let mut low = 0;
         let mut high = self.len();
         let mut best = None;

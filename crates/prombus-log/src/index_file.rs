@@ -1,5 +1,5 @@
-//! The index of a sealed segment, on disk. At open only the head and the filters are read; the tables are read page by page
-//! when they are asked. Everything is checksummed, and whatever is bad is rebuilt from the segment.
+//! Reads the index file of a sealed segment. Opening it reads only the head and the filters; the tables are read page by
+//! page on lookup. Everything is checksummed, and a damaged index is rebuilt from the segment.
 
 use crate::bloom_filter::Filter;
 use crate::event_id::EventId;
@@ -18,28 +18,28 @@ use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
 
-/// Why an index file could not answer.
+/// Why an index file could not be used.
 #[derive(Debug)]
 pub(crate) enum IndexError {
     /// A checksum does not match at this position: rebuild the index.
     Damaged {
         position: u64,
     },
-    /// Whole, but of another life or length of the segment: rebuild the index.
+    /// Intact, but written for another life or length of the segment: rebuild the index.
     Stale,
     Io(io::Error),
 }
 
 impl From<io::Error> for IndexError {
     fn from(error: io::Error) -> Self {
-        // Removed with its segment, which a reader still holds.
+        // The index was removed together with its segment, which a reader still holds.
         if error.kind() == io::ErrorKind::NotFound { Self::Stale } else { Self::Io(error) }
     }
 }
 
 /// An index file whose head and filters are in memory.
 pub(crate) struct IndexFile {
-    /// The file is opened for each use: it is asked rarely, and a log has more of them than a process has descriptors.
+    /// The file is opened for each use: uses are rare, and a log may have more index files than a process may have open.
     storage: Arc<dyn Storage>,
     segment: u64,
     covered: u64,
@@ -47,11 +47,11 @@ pub(crate) struct IndexFile {
     id_filter: Filter,
     key_filter: Filter,
     sections: [Section; SECTIONS],
-    /// Topics and entries, once they were asked for.
+    /// Topics and entries, cached after the first use.
     directory: Mutex<Option<Arc<Directory>>>,
 }
 
-/// Which topics a segment has, and their entries.
+/// The topics of a segment and their entries.
 #[derive(Debug)]
 pub(crate) struct Directory {
     rows: Vec<DirectoryRow>,
@@ -82,7 +82,8 @@ impl Directory {
 }
 
 impl IndexFile {
-    /// Opens the index file of a segment, if it is the right one and whole as far as it is read.
+    /// Opens the index file of a segment. Fails if its head or filters are damaged, or if it was written for another life
+    /// of the segment.
     pub(crate) fn open(
         storage: &Arc<dyn Storage>,
         segment: u64,
@@ -121,7 +122,7 @@ impl IndexFile {
             return Err(damaged);
         }
         if u32_at(&head, 12) != FORMAT_VERSION {
-            // Of a newer build: made again for this one.
+            // Written by a newer build: rebuild it in this version.
             return Err(IndexError::Stale);
         }
         let mut fields = Fields::new(&head[16..]);
@@ -140,18 +141,18 @@ impl IndexFile {
         &self.summary
     }
 
-    /// What stays in memory for this segment.
+    /// The memory that this index uses.
     pub(crate) fn memory_bytes(&self) -> usize {
         let filters = self.id_filter.memory_bytes() + self.key_filter.memory_bytes();
         size_of::<Self>() + filters + self.directory_bytes()
     }
 
-    /// What of it can be read again.
+    /// The part of that memory that can be freed, because it can be read from the file again.
     pub(crate) fn directory_bytes(&self) -> usize {
         self.directory.lock().as_ref().map_or(0, |directory| directory.memory_bytes())
     }
 
-    /// Forgets what can be read again; returns the bytes that became free.
+    /// Drops the cached directory, which can be read again. Returns the freed bytes.
     pub(crate) fn forget_directory(&self) -> usize {
         self.directory.lock().take().map_or(0, |directory| directory.memory_bytes())
     }
@@ -195,7 +196,7 @@ impl IndexFile {
         Ok(Directory { rows: parsed, entries })
     }
 
-    /// What the segment has of each topic. Reads the topics and not their entries.
+    /// The span of each topic in the segment. Reads only the topics, not their entries.
     pub(crate) fn topics(&self) -> Result<Vec<TopicSpan>, IndexError> {
         let section = &self.sections[DIRECTORY];
         let rows = read_section(&*self.file()?, section)?;
@@ -212,12 +213,12 @@ impl IndexFile {
         ends.max().unwrap_or(0)
     }
 
-    /// How many publishers' ids it has.
+    /// The number of publishers' ids.
     pub(crate) fn id_count(&self) -> u64 {
         u64::from(self.sections[IDS].count)
     }
 
-    /// Visits the publishers' ids until `visit` answers false.
+    /// Visits the publishers' ids until `visit` returns false.
     pub(crate) fn for_each_id(&self, mut visit: impl FnMut(IdEntry) -> bool) -> Result<(), IndexError> {
         let file = self.file()?;
         let mut page = [0; PAGE_BYTES];
@@ -232,12 +233,12 @@ impl IndexFile {
         Ok(())
     }
 
-    /// Whether a publisher's id with this hash may be in here.
+    /// Whether a publisher's id with this hash may be in the index.
     pub(crate) fn may_contain_id(&self, hash: u64) -> bool {
         self.id_filter.may_contain(hash)
     }
 
-    /// Looks up an id that a publisher chose; ask the filter first.
+    /// Looks up an id that a publisher chose. Call [`may_contain_id`](Self::may_contain_id) first: it reads no file.
     pub(crate) fn find_id(
         &self,
         topic: u32,
@@ -256,7 +257,7 @@ impl IndexFile {
         Ok(found)
     }
 
-    /// Looks up the newest position of a key's hash; the caller compares the key itself.
+    /// Looks up the newest position of a key by its hash. The caller must compare the key itself.
     pub(crate) fn find_key(&self, hash: u64) -> Result<Option<KeyEntry>, IndexError> {
         if !self.key_filter.may_contain(hash) {
             return Ok(None);
@@ -309,7 +310,8 @@ impl IndexFile {
         Ok(&page[PAGE_HEAD_BYTES..end])
     }
 
-    /// Visits the items with a hash. Hashes are spread evenly, so the first guess is a page or two off at most.
+    /// Visits the items with this hash. Hashes are uniformly distributed, so the first guess is usually off by a page or
+    /// two at most.
     fn search(
         &self,
         section: usize,
@@ -367,13 +369,13 @@ fn read_filter(file: &dyn StorageFile, section: &Section) -> Result<Filter, Inde
     Filter::read(&read_section(file, section)?).ok_or(IndexError::Damaged { position: section.offset })
 }
 
-/// What an index file holds, for `inspect`.
+/// Prints the content of an index file, for `inspect`.
 pub(crate) fn describe(bytes: &[u8], out: &mut dyn io::Write) -> io::Result<()> {
     let head = bytes.get(..HEAD_BYTES).filter(|head| u32_at(head, 8) == crc32c::crc32c(&head[12..]));
     let Some(IndexHead { segment, salt, covered, summary, sections }) =
         head.and_then(|head| read_head(&mut Fields::new(&head[16..])))
     else {
-        return writeln!(out, "an index whose head does not check");
+        return writeln!(out, "index with a damaged head");
     };
     writeln!(out, "index of segment {segment:016x}, salt {salt:08x}, up to position {covered}")?;
     writeln!(
@@ -381,9 +383,9 @@ pub(crate) fn describe(bytes: &[u8], out: &mut dyn io::Write) -> io::Result<()> 
         "{} events, committed {} to {}",
         summary.events, summary.first_commit_ms, summary.last_commit_ms
     )?;
-    writeln!(out, "own ids {} to {}", summary.first_own_id, summary.last_own_id)?;
+    writeln!(out, "server ids {} to {}", summary.first_own_id, summary.last_own_id)?;
     writeln!(out, "publishers' ids {} to {}", summary.first_client_id, summary.last_client_id)?;
-    writeln!(out, "and {} that are not time-ordered", summary.unordered_ids)?;
+    writeln!(out, "publishers' ids that are not time-ordered: {}", summary.unordered_ids)?;
     let names = ["id filter", "key filter", "topics", "entries", "ids", "keys"];
     for (name, section) in names.iter().zip(&sections) {
         writeln!(out, "{name}: {} in {} bytes at {}", section.count, section.length, section.offset)?;

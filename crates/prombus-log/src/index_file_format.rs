@@ -21,7 +21,7 @@ pub(crate) const ENTRIES: usize = 3;
 pub(crate) const IDS: usize = 4;
 pub(crate) const KEYS: usize = 5;
 
-/// A part of an index file.
+/// Where a section of an index file is.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Section {
     pub(crate) offset: u64,
@@ -60,11 +60,11 @@ pub(crate) fn encode_head(index_head: &IndexHead) -> Vec<u8> {
     head
 }
 
-/// What the head of an index file says.
+/// The head of an index file.
 pub(crate) struct IndexHead {
     pub(crate) segment: u64,
     pub(crate) salt: u32,
-    /// Up to where the segment is indexed.
+    /// The indexed length of the segment.
     pub(crate) covered: u64,
     pub(crate) summary: Summary,
     pub(crate) sections: [Section; SECTIONS],

@@ -1,5 +1,5 @@
-//! Writing index files. The processor is yielded between pieces of the work: in one go it would delay commits on a small
-//! machine.
+//! Writes index files. The thread yields between pieces of the work, because one long piece would delay commits on a
+//! machine with few cores.
 
 use crate::bloom_filter::Filter;
 use crate::index::{IdEntry, Index, KeyEntry};
@@ -73,40 +73,40 @@ fn encode(index: &Index, segment: u64, salt: u32, covered: u64, hash: KeyedHash)
     file
 }
 
-/// The hashes of ids with their places, in order of the hashes. Hashes are spread evenly, so they go into small heaps first;
-/// between heaps the processor is yielded. (In one go this would delay commits on a small machine.)
+/// The hashes of ids with their places in `ids`, sorted by hash. Hashes are uniformly distributed, so they are first split
+/// into buckets by their upper bits. The thread yields between buckets.
 fn sorted_by_hash(ids: &[IdEntry], hash: KeyedHash) -> Vec<(u64, u32)> {
-    const HEAPS: usize = 256;
-    let heap_of = |hash: u64| (hash >> 56) as usize;
+    const BUCKETS: usize = 256;
+    let bucket_of = |hash: u64| (hash >> 56) as usize;
     let hashes: Vec<u64> = ids.iter().map(|id| hash.of_id(id.topic, id.id)).collect();
-    let mut ends = [0; HEAPS + 1];
-    hashes.iter().for_each(|&hash| ends[heap_of(hash) + 1] += 1);
-    for heap in 0..HEAPS {
-        ends[heap + 1] += ends[heap];
+    let mut ends = [0; BUCKETS + 1];
+    hashes.iter().for_each(|&hash| ends[bucket_of(hash) + 1] += 1);
+    for bucket in 0..BUCKETS {
+        ends[bucket + 1] += ends[bucket];
     }
     let starts = ends;
     let mut sorted = vec![(0, 0); ids.len()];
     for (at, &hash) in hashes.iter().enumerate() {
-        let place = &mut ends[heap_of(hash)];
+        let place = &mut ends[bucket_of(hash)];
         sorted[*place] = (hash, at as u32);
         *place += 1;
         yield_sometimes(at);
     }
-    for heap in 0..HEAPS {
-        sorted[starts[heap]..starts[heap + 1]].sort_unstable();
+    for bucket in 0..BUCKETS {
+        sorted[starts[bucket]..starts[bucket + 1]].sort_unstable();
         std::thread::yield_now();
     }
     sorted
 }
 
-/// Yields the processor once in a few thousand items.
+/// Yields the thread once every few thousand items.
 fn yield_sometimes(at: usize) {
     if at % 4096 == 0 {
         std::thread::yield_now();
     }
 }
 
-/// Lays sorted items out in pages that each carry their own checksum, so that a look-up checks what it reads.
+/// Writes sorted items into pages. Each page has its own checksum, so that a lookup can check every page that it reads.
 fn pages<T>(items: &[T], item_bytes: usize, put: impl Fn(&mut Vec<u8>, &T)) -> Vec<u8> {
     let per_page = (PAGE_BYTES - PAGE_HEAD_BYTES) / item_bytes;
     let mut all = Vec::with_capacity(items.len().div_ceil(per_page) * PAGE_BYTES);
@@ -145,7 +145,8 @@ pub(crate) fn write_index_file(
     write_synced(storage, index, segment, salt, covered, hash, SyncPoint::Index)
 }
 
-/// Writes the index of ids whose events are gone. Its name is durable when the folder is synced.
+/// Writes the index of ids whose events were cleaned away. The file's name is durable once the caller has synced the
+/// folder.
 pub(crate) fn write_kept_index(
     storage: &Arc<dyn Storage>,
     index: &Index,
@@ -170,7 +171,7 @@ fn write_synced(
     let new_name = index_new_name(segment);
     remove_if_there(&**storage, &new_name)?;
     let file = storage.open(&new_name, OpenMode::Create)?;
-    // Synced before it gets its name: under that name a bad index is damage, and never the remains of a power cut.
+    // Synced before the rename, so that a bad index under the final name is always damage and never a power cut's leftover.
     let written = write_in_pieces(&*file, &bytes).and_then(|()| file.sync(point));
     if let Err(error) = written {
         drop(file);
@@ -178,12 +179,12 @@ fn write_synced(
         return Err(error);
     }
     storage.rename(&new_name, &name)?;
-    // From memory: a read error here must not be taken for a failed write.
+    // Opened from memory: a read error here must not count as a failed write.
     let opened = IndexFile::from_file(storage, &EncodedFile(&bytes), segment, salt, covered);
-    Ok(opened.unwrap_or_else(|error| unreachable!("an index that was just encoded is whole: {error:?}")))
+    Ok(opened.unwrap_or_else(|error| unreachable!("an index that was just encoded is intact: {error:?}")))
 }
 
-/// The bytes of an index file that are still in memory.
+/// An index file that is read from its encoded bytes in memory.
 struct EncodedFile<'a>(&'a [u8]);
 
 impl StorageFile for EncodedFile<'_> {

@@ -1,9 +1,9 @@
-//! The hash of ids and keys, with a seed of the log.
+//! The hash of ids and keys, keyed with the hash seed of the log.
 
 use crate::event_id::EventId;
 
-/// A fast hash keyed with a secret of the log, so that publishers cannot make ids or keys collide. Stable: it orders
-/// tables on disk.
+/// A fast hash, keyed with the log's secret seed so that publishers cannot construct colliding ids or keys. It must not
+/// change, because tables on disk are sorted by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyedHash {
     seed: [u64; 2],

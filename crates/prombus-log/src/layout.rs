@@ -1,13 +1,13 @@
-//! Names, magic numbers, versions and sizes of the files in a log's folder. `docs/disk-format.md` says the same in prose.
+//! Names, magic numbers, versions and sizes of the files in a log's folder. `docs/disk-format.md` describes them.
 
-/// The version of the disk format that this code writes. It opens this one and all before it.
+/// The version of the disk format that this code writes. It reads this version and all older ones.
 pub const FORMAT_VERSION: u32 = 1;
 pub(crate) const MANIFEST: &str = "MANIFEST";
 pub(crate) const MANIFEST_NEW: &str = "MANIFEST.new";
 pub(crate) const LOCK: &str = "LOCK";
-/// Takes room that is given up when the disk is full, so that the manifest can still be written.
+/// Occupies space. It is removed when the disk is full, so that the manifest can still be written.
 pub(crate) const RESERVE: &str = "RESERVE";
-/// Unreadable places that an operator has given up.
+/// Lists the unreadable bytes that an operator has given up.
 pub(crate) const LOSSES: &str = "LOSSES";
 pub(crate) const LOSSES_NEW: &str = "LOSSES.new";
 pub(crate) const SEGMENT_MAGIC: [u8; 8] = *b"PROMBSEG";
@@ -15,16 +15,16 @@ pub(crate) const INDEX_MAGIC: [u8; 8] = *b"PROMBIDX";
 pub(crate) const MANIFEST_MAGIC: [u8; 8] = *b"PROMBMAN";
 pub(crate) const CHECKPOINT_MAGIC: [u8; 8] = *b"PROMBCKP";
 pub(crate) const LOSSES_MAGIC: [u8; 8] = *b"PROMBLOS";
-/// The first byte never occurs in UTF-8, so no JSON body contains the start of a frame.
+/// The first byte never occurs in UTF-8, so no JSON body contains this magic.
 pub(crate) const FRAME_MAGIC: [u8; 4] = [0xf5, b'p', b'm', b'b'];
-/// Where the first frame of a segment stands; the segment header has the page before it to itself.
+/// Position of the first frame of a segment. The page before it contains only the segment header.
 pub(crate) const SEGMENT_DATA_START: u64 = 4096;
-/// A segment smaller than this has no room for a header and one frame worth the name.
+/// Leaves room for the header page and one more page of frames.
 pub(crate) const SEGMENT_BYTES_MIN: u64 = 8 * 1024;
 /// Positions inside a segment are 32 bits wide in the index.
 pub(crate) const SEGMENT_BYTES_MAX: u64 = 1 << 31;
 
-/// What a file name of a log's folder stands for.
+/// The kind of a file in a log's folder, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileKind {
     Manifest,
@@ -61,7 +61,7 @@ pub(crate) fn cut_name(segment: u64, position: u64) -> String {
     format!("cut-{segment:016x}-{position}.bin")
 }
 
-/// Says what a name stands for; `None` for a file that is not the log's.
+/// The kind of the file with this name; `None` if it does not belong to the log.
 pub(crate) fn file_kind(name: &str) -> Option<FileKind> {
     match name {
         MANIFEST => return Some(FileKind::Manifest),

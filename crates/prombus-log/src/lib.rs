@@ -1,7 +1,9 @@
-//! The log under prombus: events of all topics and opaque state records of the caller, in one segmented log on disk.
+//! The storage engine of prombus. One segmented log on disk holds the events of all topics and opaque state records of the
+//! caller.
 //!
-//! An append is durable when its [`Ticket`] is: its batch was written and fdatasynced. Readers see nothing before that. All
-//! topics share one log and one stream of fdatasyncs, so a thousand publishers pay for one.
+//! An append is durable once the batch of its [`Ticket`] is written and fdatasynced. Readers never see an event before
+//! that. All topics share one log and one stream of fdatasyncs, so a thousand concurrent publishers share the cost of one
+//! fdatasync.
 //!
 //! ```
 //! use prombus_log::{Append, Chunk, Log, NewEvent, Options, Outcomes, ReadLimit};
@@ -12,7 +14,7 @@
 //! let event = NewEvent { topic: orders, id: None, ts: 0, key: None, body: b"{}", tombstone: false };
 //! let mut outcomes = Outcomes::default();
 //! let ticket = log.append(&Append { events: &[event], ..Append::default() }, &mut outcomes)?;
-//! log.wait(ticket)?; // on disk now
+//! log.wait(ticket)?; // returns when the event is on disk
 //! assert_eq!(outcomes[0].seq, 1);
 //!
 //! let mut chunk = Chunk::default();
@@ -23,18 +25,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The crate is synchronous and knows nothing of JSON, groups or sockets. `docs/disk-format.md` describes its files byte by
-//! byte.
+//! The crate is synchronous and knows nothing about JSON, groups or sockets. `docs/disk-format.md` describes its files byte
+//! by byte.
 //!
 //! # Code map
-//! [`Log`] is a facade of three parts, each of which owns its state and its locks:
-//! - `write/`: `Writer` appends records and commits them in batches. `AppendQueue` is between appenders and the committer.
-//! - `read/`: `CommittedLog` is what is durable, and what readers ask.
+//! [`Log`] is a facade over three parts, each of which owns its state and its locks:
+//! - `write/`: `Writer` appends records and commits them in batches. `AppendQueue` passes records from appenders to the
+//!   committer.
+//! - `read/`: `CommittedLog` holds the durable part of the log and serves all reads.
 //! - `maintain/`: `Maintenance` prepares and recycles segments, and writes index files, checkpoints and the manifest.
 //!
-//! `clean/` has retention and compaction, `recover/` opens, verifies and repairs, `storage/` has the file operations. The files
-//! beside them are the disk format and what all parts use. Calls, and with them locks, nest in one direction only:
-//! maintenance, append queue, committed log.
+//! `clean/` contains retention and compaction. `recover/` opens, verifies and repairs a log. `storage/` contains the file
+//! operations. The other files define the disk format and the types that all parts share. Calls, and therefore locks, nest
+//! in one direction only: maintenance, then append queue, then committed log.
 
 mod accepted_losses;
 mod bloom_filter;

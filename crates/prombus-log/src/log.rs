@@ -1,4 +1,4 @@
-//! The log itself: a facade of its parts, which write, read, maintain and clean.
+//! [`Log`], the public API. It passes each call to the part that writes, reads, maintains or cleans.
 
 use crate::caller_state::{NoState, State};
 use crate::clean::cleaner::clean;
@@ -23,7 +23,7 @@ use crate::write::commit_times::CommitTimes;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A durable log in a folder. A handle: clones share the log; the last one to go closes it.
+/// A handle to a durable log in a folder. Clones share the log. Dropping the last clone closes it.
 #[derive(Clone)]
 pub struct Log {
     handle: Arc<Handle>,
@@ -36,29 +36,29 @@ pub struct TopicInfo {
     pub id: TopicId,
     /// Its name.
     pub name: Arc<str>,
-    /// The newest durable seq; zero for none.
+    /// The newest durable seq; zero if there is none.
     pub last_seq: u64,
 }
 
-/// Figures of a log.
+/// Statistics of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogStats {
-    /// Segments that hold records.
+    /// Number of segments that contain records.
     pub segments: usize,
     /// Bytes of records in them.
     pub bytes: u64,
-    /// Bytes that index filters and tables take in memory.
+    /// Memory used by index filters and tables.
     pub index_memory_bytes: usize,
     /// The newest durable batch.
     pub durable_batch: u64,
-    /// Places of damage named since the log was opened.
+    /// Damaged places reported since the log was opened.
     pub faults: u64,
-    /// Damaged events named since the log was opened; each counts once.
+    /// Damaged events reported since the log was opened. Each counts once.
     pub corrupt_events: u64,
 }
 
 impl Log {
-    /// Opens the log in a folder, or makes one there.
+    /// Opens the log in a folder, or creates one there.
     ///
     /// # Errors
     /// See [`OpenError`]; the folder is left as it was.
@@ -66,7 +66,7 @@ impl Log {
         Self::open_with_state(folder, options, Box::new(NoState))
     }
 
-    /// Opens the log in a folder, or makes one there, and replays the state records into `state`.
+    /// Opens the log in a folder, or creates one there, and replays the state records into `state`.
     ///
     /// # Errors
     /// See [`OpenError`]; the folder is left as it was.
@@ -107,9 +107,9 @@ impl Log {
         &self.handle.parts
     }
 
-    /// Appends events and state records as one atomic batch; waits while the commit queue is full (in a log without threads it
-    /// returns [`AppendError::QueueFull`] then). It returns when everything has its seq and its place; it is durable when the
-    /// ticket is.
+    /// Appends events and state records atomically: all of them become durable, or none. If the commit queue is full, the
+    /// call waits; in a log without threads it returns [`AppendError::QueueFull`] instead. It returns once each event has
+    /// its seq. The events are durable when [`wait`](Self::wait) returns for the ticket.
     ///
     /// # Errors
     /// See [`AppendError`]: nothing was appended.
@@ -128,12 +128,12 @@ impl Log {
     /// Waits until an append is durable.
     ///
     /// # Errors
-    /// [`Unavailable`] when writing stopped before: the fate of the append is unknown until the log is opened again.
+    /// [`Unavailable`] if writing stopped first: whether the append is durable is unknown until the log is opened again.
     pub fn wait(&self, ticket: Ticket) -> Result<(), Unavailable> {
         self.parts().writer.wait(ticket)
     }
 
-    /// The newest durable batch: every ticket up to it is durable.
+    /// The newest durable batch. All tickets up to this batch are durable.
     pub fn durable_batch(&self) -> u64 {
         self.parts().committed.durable.get()
     }
@@ -143,8 +143,8 @@ impl Log {
         self.durable_batch() >= ticket.batch
     }
 
-    /// Which commit times are over. `closing` closes the time that it names, also where the clock has not reached it: that is
-    /// for the time of an event that is there, or of now.
+    /// Returns up to which commit time the log is closed and complete. Also closes all times up to `closing`, even if the
+    /// clock has not reached it: pass the commit time of an existing event, or the current time.
     pub fn commit_times(&self, closing: i64) -> CommitTimes {
         self.parts().writer.commit_times(closing)
     }
@@ -154,7 +154,7 @@ impl Log {
         self.parts().context.failure.check().err()
     }
 
-    /// The id of a topic, which is made if it is not there.
+    /// The id of a topic. Creates the topic if it does not exist.
     ///
     /// # Errors
     /// See [`AppendError`].
@@ -170,12 +170,12 @@ impl Log {
         self.parts().writer.ensure_topic(name, false)
     }
 
-    /// The id of a topic that is there.
+    /// The id of a topic, if it exists.
     pub fn topic(&self, name: &str) -> Option<TopicId> {
         self.parts().committed.topic_id(name)
     }
 
-    /// Deletes a topic. A topic made later under the same name is another one and starts at seq 1.
+    /// Deletes a topic. A topic created later under the same name is a different topic and starts at seq 1.
     ///
     /// # Errors
     /// See [`AppendError`].
@@ -183,8 +183,8 @@ impl Log {
         self.parts().writer.delete_topic(topic, &[], true)
     }
 
-    /// Like [`delete_topic`](Self::delete_topic), but returns [`AppendError::QueueFull`] instead of waiting. The state records
-    /// become durable with the deletion or not at all.
+    /// Like [`delete_topic`](Self::delete_topic), but returns [`AppendError::QueueFull`] instead of waiting. The state
+    /// records become durable with the deletion or not at all.
     ///
     /// # Errors
     /// See [`AppendError`]: nothing was deleted.
@@ -192,7 +192,7 @@ impl Log {
         self.parts().writer.delete_topic(topic, states, false)
     }
 
-    /// All topics that are durable, in the order they were made.
+    /// All durable topics, in the order of their creation.
     pub fn topics(&self) -> Vec<TopicInfo> {
         let view = self.parts().committed.view();
         let topics = view.topics.iter().enumerate().filter_map(|(id, topic)| {
@@ -206,41 +206,42 @@ impl Log {
         topics.collect()
     }
 
-    /// How many topics were ever made durable, deleted ones included.
+    /// The number of internal topic ids used so far: those of durable topics, deleted ones included, and the unused id 0.
     pub fn topic_count(&self) -> usize {
         self.parts().committed.view().topics.len()
     }
 
-    /// The newest durable seq of a topic; zero when it has none, or there is no such topic.
+    /// The newest durable seq of a topic; zero if the topic has no event or does not exist.
     pub fn last_seq(&self, topic: TopicId) -> u64 {
         self.parts().committed.view().last_seq(topic.0).unwrap_or(0)
     }
 
-    /// Whether the newest batches, which are kept in memory, contain this seq of a topic, and so all later ones. A read from it on
-    /// reads no file; a read of a few events deep in a long batch may read the file, whose pages were just written.
+    /// Whether the batches that are kept in memory contain this seq of a topic, and therefore all later ones. A read from
+    /// this seq on normally reads no file. Only a read of a few events deep inside a long batch may read the file, whose
+    /// pages were just written.
     pub fn is_in_memory(&self, topic: TopicId, seq: u64) -> bool {
         self.parts().committed.view().tail.contains(topic.0, seq)
     }
 
-    /// The newest seq that a topic has given out, durable or not; zero when it has none, or there is no such topic.
+    /// The newest seq that was assigned in a topic, durable or not; zero if there is none or the topic does not exist.
     pub fn appended_seq(&self, topic: TopicId) -> u64 {
         self.parts().queue.appended_seq(topic)
     }
 
-    /// The oldest seq of a topic that is kept.
+    /// The oldest seq of a topic that was not cleaned away.
     ///
     /// # Errors
-    /// [`ReadError`] when an index cannot be read.
+    /// [`ReadError`] if an index cannot be read.
     pub fn first_seq(&self, topic: TopicId) -> Result<Option<u64>, ReadError> {
         self.parts().committed.first_seq(topic.0)
     }
 
-    /// Reads events of a topic from a seq on, as many as the limit allows, into `chunk`. An empty chunk whose
-    /// [`next_seq`](Chunk::next_seq) is `from` means: nothing there yet.
+    /// Reads events of a topic into `chunk`, starting at seq `from` and up to the limit. If the chunk is empty and its
+    /// [`next_seq`](Chunk::next_seq) is `from`, there is no event yet.
     ///
     /// # Errors
-    /// [`ReadError`] when there is no such topic, or the system refuses to read. Damage is not an error: it is left out,
-    /// reported to the observer, and listed in [`Chunk::missing`].
+    /// [`ReadError`] if the topic does not exist or a file cannot be read. Damage is not an error: damaged events are left
+    /// out, reported to the observer, and listed in [`Chunk::missing`].
     pub fn read(
         &self,
         topic: TopicId,
@@ -251,10 +252,10 @@ impl Log {
         self.parts().committed.read(topic.0, from, limit, chunk)
     }
 
-    /// The first seq whose event has this `ts` or a later one, also when publishers' times are out of order.
+    /// The first seq whose event has this `ts` or a later one. Publishers' times need not be in order.
     ///
     /// # Errors
-    /// [`ReadError`] when the system refuses to read.
+    /// [`ReadError`] if a file cannot be read.
     pub fn first_at_or_after(&self, topic: TopicId, ts: i64) -> Result<Option<u64>, ReadError> {
         find_time::first_at_or_after(&self.parts().committed, topic.0, ts, 0)
     }
@@ -262,7 +263,7 @@ impl Log {
     /// Like [`first_at_or_after`](Self::first_at_or_after), but only among the seqs from `from_seq` on.
     ///
     /// # Errors
-    /// [`ReadError`] when the system refuses to read.
+    /// [`ReadError`] if a file cannot be read.
     pub fn first_at_or_after_from(
         &self,
         topic: TopicId,
@@ -272,24 +273,25 @@ impl Log {
         find_time::first_at_or_after(&self.parts().committed, topic.0, ts, from_seq)
     }
 
-    /// The seq of the event with this id, made by the server or by a publisher.
+    /// The seq of the event with this id, whether the server or a publisher chose the id.
     ///
     /// # Errors
-    /// [`ReadError`] when the system refuses to read.
+    /// [`ReadError`] if a file cannot be read.
     pub fn find_id(&self, topic: TopicId, id: EventId) -> Result<Option<u64>, ReadError> {
         self.parts().writer.find_id(topic.0, id)
     }
 
-    /// Whether this log made the id. Such ids rise with the log.
+    /// Whether this log generated the id. One in 65,536 other ids passes the check too. Server ids increase with each
+    /// append.
     pub fn is_own_id(&self, id: EventId) -> bool {
         is_own(self.parts().context.hash, id)
     }
 
     /// Whether an event of the topic with this key and a lower seq is in another segment than the event with this seq.
-    /// An event in the same segment is cleaned away with it at the latest.
+    /// Events in the same segment do not matter: they are cleaned away no later than that event.
     ///
     /// # Errors
-    /// [`ReadError`] when the system refuses to read.
+    /// [`ReadError`] if a file cannot be read.
     pub fn has_key_before(&self, topic: TopicId, key: &[u8], seq: u64) -> Result<bool, ReadError> {
         find_key::has_key_before(&self.parts().committed, topic.0, key, seq)
     }
@@ -297,28 +299,28 @@ impl Log {
     /// The seq of the newest event with this key.
     ///
     /// # Errors
-    /// [`ReadError`] when the system refuses to read.
+    /// [`ReadError`] if a file cannot be read.
     pub fn find_key(&self, topic: TopicId, key: &[u8]) -> Result<Option<u64>, ReadError> {
         find_key::find_key(&self.parts().committed, topic.0, key)
     }
 
-    /// Cleans away what is dead; see [`Liveness`]. It takes as long as it takes, at the pace of the options, and ends soon when
-    /// the log is closed. While one call runs, another one does nothing. It may write checkpoints, and then asks the
-    /// [`State`] for its snapshot.
+    /// Removes dead events; see [`Liveness`]. The call blocks until it is done, at the pace that the options set, and ends
+    /// early when the log is closed. A second call at the same time does nothing. It may write checkpoints, for which it
+    /// asks the [`State`] for a snapshot.
     ///
     /// # Errors
-    /// [`Unavailable`] when writing stopped, or the log is closed.
+    /// [`Unavailable`] if writing stopped or the log is closed.
     pub fn clean(&self, liveness: &dyn Liveness, options: &CleanOptions) -> Result<CleanReport, Unavailable> {
         let parts = self.parts();
         parts.announcing(clean(&parts.maintenance, liveness, options))
     }
 
-    /// Backs the log up into a folder that is new or empty: a copy as of one durable batch, with everything that was durable
-    /// when the call began, which opens like any log. Publishers and cleaning go on meanwhile. It writes a checkpoint, and
-    /// asks the [`State`] for its snapshot.
+    /// Backs the log up into a folder that is new or empty. The backup is a log as of one durable batch, with everything
+    /// that was durable when the call began. Publishing and cleaning continue meanwhile. The call writes a checkpoint, for
+    /// which it asks the [`State`] for a snapshot.
     ///
     /// # Errors
-    /// See [`BackupError`]; nothing that opens is left behind.
+    /// See [`BackupError`]; no incomplete copy that would open is left behind.
     pub fn backup(
         &self,
         destination: &Path,
@@ -331,7 +333,7 @@ impl Log {
     /// Backs the log up to any storage that is empty.
     ///
     /// # Errors
-    /// See [`BackupError`]; nothing that opens is left behind.
+    /// See [`BackupError`]; no incomplete copy that would open is left behind.
     pub fn backup_storage(
         &self,
         destination: Arc<dyn Storage>,
@@ -341,63 +343,64 @@ impl Log {
         parts.announcing(parts.maintenance.backup_to(destination, progress))
     }
 
-    /// What each topic takes, dead events that are not cleaned yet included. One pass over the indexes of all segments.
+    /// The size of each topic, including dead events that are not cleaned yet. Reads the indexes of all segments once.
     ///
     /// # Errors
-    /// [`ReadError`] when an index cannot be read.
+    /// [`ReadError`] if an index cannot be read.
     pub fn usage(&self) -> Result<Vec<TopicUsage>, ReadError> {
         topic_usage::usage(&self.parts().committed)
     }
 
-    /// What some topics take, in their order, at a cost that does not grow with the number of topics; `None` for one that is
-    /// not there, or not durable yet.
+    /// The sizes of some topics, in the given order; `None` for a topic that does not exist or is not durable yet. The cost
+    /// does not grow with the total number of topics.
     ///
     /// # Errors
-    /// [`ReadError`] when an index cannot be read.
+    /// [`ReadError`] if an index cannot be read.
     pub fn usage_of(&self, topics: &[TopicId]) -> Result<Vec<Option<TopicUsage>>, ReadError> {
         topic_usage::usage_of(&self.parts().committed, topics)
     }
 
-    /// The lowest seq such that what is kept from it on takes at most about this many bytes. The newest event counts as within
-    /// whatever it takes.
+    /// The lowest seq such that the events from it on take at most about this many bytes. The newest event is always
+    /// included, whatever its size.
     ///
     /// # Errors
-    /// [`ReadError`] when there is no such topic, or an index cannot be read.
+    /// [`ReadError`] if the topic does not exist or an index cannot be read.
     pub fn first_within_bytes(&self, topic: TopicId, bytes: u64) -> Result<u64, ReadError> {
         topic_usage::first_within_bytes(&self.parts().committed, topic.0, bytes)
     }
 
-    /// How reading goes: what failed, and how many events cannot be read now.
+    /// The failed reads so far, and the number of events that cannot be read at present.
     pub fn read_health(&self) -> ReadHealth {
         self.parts().committed.read_errors.health()
     }
 
-    /// The unreadable events of every file in which a read has failed. Reads those files, which may block for long on a failing
-    /// disk.
+    /// The unreadable events of every file in which a read has failed. Reads those files, which may block for a long time
+    /// on a failing disk.
     pub fn unreadable(&self) -> Vec<UnreadableEvents> {
         probe_unreadable::list_unreadable(&self.parts().committed)
     }
 
-    /// Removes the events of a topic before this seq from the unreadable ones: retention has cut them off.
+    /// Removes the events of a topic before this seq from the list of unreadable events, because retention has removed
+    /// them.
     pub fn forget_unreadable_before(&self, topic: TopicId, seq: u64) {
         self.parts().committed.read_errors.note_read(topic.0, 0, seq);
     }
 
-    /// Reads again what could not be read. It may take long where the disk does; call it from time to time.
+    /// Retries the failed reads. Call it from time to time. It may block for a long time on a failing disk.
     pub fn probe_unreadable(&self) {
         probe_unreadable::probe_unreadable(&self.parts().committed);
     }
 
-    /// Gives up the events that cannot be read now: from here on the bytes that the disk cannot read count as damaged, durably.
-    /// Returns what was given up; events whose file cannot be opened at all are not among them.
+    /// Gives up the events that cannot be read at present: their unreadable bytes count as damaged from now on, also after
+    /// a restart. Returns the events that were given up. Events in a file that cannot be opened at all are not among them.
     ///
     /// # Errors
-    /// The system refused to write the list of losses: nothing was given up.
+    /// The list of losses could not be read or written. Nothing was given up.
     pub fn accept_losses(&self) -> std::io::Result<Vec<UnreadableEvents>> {
         self.parts().maintenance.accept_losses()
     }
 
-    /// Figures for metrics and operators.
+    /// Statistics for metrics and operators.
     pub fn stats(&self) -> LogStats {
         let committed = &self.parts().committed;
         let segments = committed.segments();
@@ -412,11 +415,11 @@ impl Log {
         }
     }
 
-    /// Closes the log: no more appends, what is pending is made durable, a checkpoint is written. Other handles get
-    /// [`Unavailable::Closed`] from then on; reading continues.
+    /// Closes the log: refuses further appends, makes pending ones durable and writes a checkpoint. Other handles get
+    /// [`Unavailable::Closed`] from then on, but can still read.
     ///
     /// # Errors
-    /// [`Unavailable::Poisoned`] when writing had stopped, or stopped now.
+    /// [`Unavailable::Poisoned`] if writing failed, before or during the call.
     pub fn close(self) -> Result<(), Unavailable> {
         self.handle.close()
     }

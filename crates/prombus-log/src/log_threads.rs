@@ -1,7 +1,7 @@
-//! The threads of a log: one commits, one maintains. Closing joins them, waits for long jobs, and does the last commit and
-//! checkpoint itself.
+//! The two threads of a log: one commits, one does maintenance. Closing joins them, waits for long jobs, and then does the
+//! last commit and checkpoint itself.
 //!
-//! A failure of any part is announced here: everyone who waits is woken, and no job begins any more.
+//! When any part fails, this module wakes all waiting threads and prevents new jobs.
 
 use crate::context::Context;
 use crate::error::Unavailable;
@@ -19,10 +19,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often maintenance looks again when something could not be done.
+/// The longest time between two maintenance runs, so that failed work is retried.
 const MAINTENANCE_RETRY: Duration = Duration::from_secs(1);
 
-/// The parts of an open log. Maintenance calls the queue and the committed log, the writer too; neither calls back.
+/// The parts of an open log. Maintenance and the writer call the queue and the committed log, which never call back.
 pub(crate) struct Parts {
     pub(crate) context: Arc<Context>,
     pub(crate) committed: Arc<CommittedLog>,
@@ -38,7 +38,7 @@ impl Parts {
         Self { context, committed, queue, writer, maintenance, is_failure_announced: AtomicBool::new(false) }
     }
 
-    /// After a call that may have stopped writing: passes its result on, and announces a failure.
+    /// Returns `result`, the result of a call that may have stopped writing. Announces the failure if it did.
     #[inline]
     pub(crate) fn announcing<T>(&self, result: T) -> T {
         if self.context.failure.get().is_some() {
@@ -47,7 +47,7 @@ impl Parts {
         result
     }
 
-    /// Wakes everyone who waits, once.
+    /// Wakes all waiting threads, once.
     #[cold]
     fn announce_failure(&self) {
         if !self.is_failure_announced.swap(true, Ordering::SeqCst) {
@@ -86,7 +86,7 @@ impl Parts {
     }
 }
 
-/// Keeps the threads and the folder's lock; dropped with the last `Log`.
+/// Owns the threads and the folder's lock. Dropped with the last `Log`.
 pub(crate) struct Handle {
     pub(crate) parts: Arc<Parts>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -115,7 +115,7 @@ impl Handle {
     }
 
     pub(crate) fn close(&self) -> Result<(), Unavailable> {
-        // Held to the end: a second closer must not give the folder away while the first still writes.
+        // Held to the end: a second call must not release the folder while the first one still writes.
         let mut lock = self.lock.lock();
         let parts = &self.parts;
         let was_closed = parts.queue.close();
@@ -129,7 +129,7 @@ impl Handle {
                 parts.fail(PANICKED);
             }
         }
-        // They write into the folder, which may belong to someone else from here on.
+        // Long jobs write into the folder, and another process may lock it as soon as this call returns.
         parts.maintenance.jobs.wait();
         if !was_closed {
             while parts.announcing(parts.writer.step_commit()) == Step::Worked {}
@@ -145,14 +145,14 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // A caller that wants to know whether it worked calls `Log::close`.
+        // A caller that needs the result calls `Log::close`.
         let _ = self.close();
     }
 }
 
 const PANICKED: &str = "a thread of the log panicked";
 
-/// A panic in a thread of the log must stop acknowledgements, not leave everyone waiting.
+/// Stops writing if a thread of the log panics. Otherwise appenders would wait indefinitely.
 struct PanicGuard<'a> {
     parts: &'a Parts,
 }

@@ -1,8 +1,8 @@
-//! Which seqs a damaged part of a segment held whose COMMITs are lost too.
+//! Finds the seqs that were lost in a damaged part of a segment if the COMMITs of that part are lost too.
 //!
-//! The seqs of a topic follow each other, so one that no entry of any index has was cleaned, or it was in a damaged part. Where
-//! there is such a part in the right place the index gets an entry for it: a reader then meets the damage and reports it,
-//! instead of taking the seqs for cleaned.
+//! A topic's seqs have no gaps. So a seq that no index has was either cleaned or is in a damaged part. If there is a
+//! damaged part between its neighbours, the index gets an entry that covers it: a reader then finds the damage and reports
+//! it, instead of taking the seq for cleaned.
 
 use crate::event_id::EventId;
 use crate::index::{Entry, Index, TopicSpan};
@@ -17,28 +17,28 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A reader reads an entry in one go: damaged parts further apart than this do not share one.
+/// Readers read an entry in one piece, so damaged parts that are further apart than this do not share an entry.
 const ENTRY_BYTES_MAX: u64 = 1 << 20;
 
-/// What the segments around a damaged one have of a topic.
+/// The seqs of a topic next to those in the damaged segment.
 #[derive(Clone, Copy, Debug)]
 struct Around {
     topic: u32,
-    /// The last seq in an earlier segment, if one has the topic.
+    /// The last seq in earlier segments, if any contains the topic.
     before: Option<u64>,
-    /// The first seq in a later segment, or the one that the topic gets next.
+    /// The first seq in later segments, or the topic's next seq.
     after: u64,
 }
 
-/// What all segments but one have of each topic.
+/// The seqs of each topic in all segments except the damaged one.
 pub(crate) struct OtherSegments {
-    /// Where the damaged one is in the log.
+    /// The place of the damaged segment in log order.
     at: usize,
     topics: HashMap<u32, Around>,
 }
 
 impl OtherSegments {
-    /// All topics, as if there were only the damaged segment, at this place of the log.
+    /// Starts with all topics, as if the log had only the damaged segment. `at` is its place in log order.
     pub(crate) fn new(at: usize, topics: &[Option<TopicView>]) -> Self {
         let live = topics.iter().enumerate().filter_map(|(id, topic)| {
             let topic = topic.as_ref().filter(|topic| !topic.is_deleted)?;
@@ -47,7 +47,7 @@ impl OtherSegments {
         Self { at, topics: live.collect() }
     }
 
-    /// Takes in what the segment at another place has.
+    /// Adds the spans of another segment, with its place in log order.
     pub(crate) fn add(&mut self, other_at: usize, spans: &[TopicSpan]) {
         for span in spans {
             match self.topics.get_mut(&span.topic) {
@@ -58,18 +58,19 @@ impl OtherSegments {
         }
     }
 
-    /// Lets the index of the damaged segment know which seqs are lost in it.
+    /// Adds entries for the lost seqs to the index of the damaged segment.
     pub(crate) fn cover_lost_seqs(self, index: &mut Index) {
         self.topics.into_values().for_each(|around| index.cover_lost_seqs(around));
     }
 }
 
-/// What a sealed segment has of each topic: by its index file, or by its frames where that is missing, damaged or unreadable.
+/// The spans of all topics in a sealed segment: from its index file, or from its frames if the index file is missing,
+/// damaged or unreadable.
 ///
 /// # Errors
-/// Neither can be read. Then it is not known which seqs the segment has, and nothing may be concluded about its neighbours.
+/// Neither can be read. Then the seqs of the segment are unknown, and nothing may be concluded about other segments.
 pub(crate) fn spans_of(segment: &Segment, hash: KeyedHash) -> Result<Vec<TopicSpan>, UnreadableAt> {
-    // Out of the lock first: a slow disk must not hold up those who wait for it.
+    // The lock is released before the file is read: a slow disk must not block other users of the lock.
     let file = match &*segment.index() {
         SegmentIndex::Memory(index) => return Ok(index.spans()),
         SegmentIndex::File(file) => Some(Arc::clone(file)),
@@ -87,7 +88,7 @@ pub(crate) fn spans_of(segment: &Segment, hash: KeyedHash) -> Result<Vec<TopicSp
 }
 
 impl Index {
-    /// Adds entries for the seqs of a topic that the damaged parts of the segment may have held.
+    /// Adds entries for the seqs of a topic that may have been in the damaged parts of the segment.
     fn cover_lost_seqs(&mut self, around: Around) {
         let entries = self.topics.remove(&around.topic).unwrap_or_default();
         let mut covered = Vec::with_capacity(entries.len());
@@ -105,7 +106,8 @@ impl Index {
     }
 }
 
-/// The entry of the seqs between two that are known, if a damaged part of `region` can have held them.
+/// The entry for the lost seqs between the known seqs `last` and `next`, if damaged parts of `region` can have contained
+/// any.
 fn lost_entry(damage: &[Range<u64>], last: Option<u64>, next: u64, region: Range<u64>) -> Option<Entry> {
     let is_hit = |part: &&Range<u64>| part.start < region.end && part.end > region.start;
     let parts: Vec<Range<u64>> = damage
@@ -117,7 +119,8 @@ fn lost_entry(damage: &[Range<u64>], last: Option<u64>, next: u64, region: Range
     let lost_max = parts.iter().map(|part| (part.end - part.start) / HEADER_BYTES as u64).sum::<u64>();
     let first = match last {
         Some(last) => (last + 1).max(next.saturating_sub(lost_max)),
-        // The first ones of a topic: what is more than fits was cleaned before.
+        // The topic's first known event. If all earlier ones fit into the damage, they are lost; otherwise they were
+        // cleaned.
         None if next.saturating_sub(1) <= lost_max => 1,
         None => return None,
     };
@@ -126,7 +129,7 @@ fn lost_entry(damage: &[Range<u64>], last: Option<u64>, next: u64, region: Range
     }
     let is_near = last_part.end - first_part.start <= ENTRY_BYTES_MAX;
     let position = if is_near { first_part.start } else { last_part.start };
-    // Any part of the damage is enough for a reader to come across it.
+    // A reader finds the damage even if the entry covers only a part of it.
     let position = position.max(last_part.end.saturating_sub(ENTRY_BYTES_MAX));
     Some(Entry {
         first_seq: first,

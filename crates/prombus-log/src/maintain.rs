@@ -1,4 +1,5 @@
-//! Maintaining the files of a log: segments ahead of need, index files, checkpoints, the manifest, recycling, and backups.
+//! Maintains the files of a log: prepares and recycles segments, and writes index files, checkpoints, the manifest and
+//! backups.
 
 pub(crate) mod accept_losses;
 pub(crate) mod backup;

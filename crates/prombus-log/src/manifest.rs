@@ -1,7 +1,7 @@
-//! The one root: which segments make up the log, in order, and which checkpoints to start from.
+//! The manifest, the root of the log. It lists the segments in log order and the checkpoints to start from.
 //!
-//! It is small, rewritten whole and renamed into place. The file holds the same content twice, so that a flipped bit costs
-//! nothing but a notice.
+//! It is small: each change rewrites the whole file and renames it into place. The file contains the same content twice, so
+//! that a flipped bit is reported and does no harm.
 
 use crate::accepted_losses::{Loss, LossKind};
 use crate::error::{Fault, FaultKind};
@@ -19,17 +19,17 @@ use std::io;
 const COPY_HEAD_BYTES: usize = 24;
 const COPY_ALIGN_BYTES: usize = 512;
 
-/// What the manifest says of a segment.
+/// A segment in the manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentRow {
     pub(crate) id: SegmentId,
-    /// Length of what counts; `None` while it is written, or not yet begun.
+    /// The end of the last batch; `None` while the segment is being written or not begun.
     pub(crate) sealed: Option<u64>,
-    /// A small segment held back for state records and the cleaner.
+    /// Whether this is the small segment that is reserved for state records and cleaning.
     pub(crate) reserve: bool,
 }
 
-/// An index that is kept, after its segment was cleaned away, for the ids in it.
+/// An index that is kept for its ids after its segment was cleaned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeptIndex {
     pub(crate) number: u64,
@@ -41,19 +41,19 @@ pub(crate) struct KeptIndex {
 /// The content of the MANIFEST file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Manifest {
-    /// Random, one per log: ties segments to it and keys the hashes.
+    /// A random number per log. Segment headers repeat it.
     pub(crate) log_id: u64,
     pub(crate) hash_seed: [u64; 2],
-    /// Counts the rewrites of this file.
+    /// How often this file was written.
     pub(crate) generation: u64,
-    /// The log was closed, and nothing was appended after the newest checkpoint.
+    /// Whether the log was closed and the newest checkpoint covers all batches.
     pub(crate) clean: bool,
-    /// No segment or checkpoint ever had this number.
+    /// No file has had this number or a higher one.
     pub(crate) next_number: u64,
-    /// In log order; segments that are prepared but not begun come last.
+    /// In log order. Prepared segments that are not begun come last.
     pub(crate) segments: Vec<SegmentRow>,
     pub(crate) kept_indexes: Vec<KeptIndex>,
-    /// Oldest first; two, or the same one twice in a new log.
+    /// The older one first. Both may be the same checkpoint, as in a backup.
     pub(crate) checkpoints: [u64; 2],
 }
 
@@ -64,7 +64,7 @@ pub(crate) enum ManifestRead {
     Damaged(Fault),
     Found {
         manifest: Manifest,
-        /// One of the copies is damaged.
+        /// Set if one of the two copies is damaged.
         fault: Option<Fault>,
     },
 }
@@ -150,13 +150,13 @@ impl Manifest {
         Some(Self { log_id, hash_seed, generation, clean, next_number, segments, kept_indexes, checkpoints })
     }
 
-    /// Replaces the manifest on disk. After an error the old one still stands, or the new one does: both are whole.
+    /// Replaces the manifest on disk. After an error, either the old or the new manifest is on disk, and it is intact.
     pub(crate) fn write(&self, storage: &dyn Storage) -> io::Result<()> {
         let file = write_new(storage, MANIFEST_NEW, &self.encode())?;
-        // Before the rename: else a power cut leaves an empty file under the one name that matters.
+        // Before the rename: otherwise a power cut can leave an empty MANIFEST.
         file.sync(SyncPoint::Manifest)?;
         storage.rename(MANIFEST_NEW, MANIFEST)?;
-        // From here on it is not known which one a crash leaves: no error may be taken for a mere lack of room.
+        // After the rename a crash may leave either manifest. So an error must not look like a full disk, which is retried.
         storage.sync_folder(SyncPoint::ManifestFolder).map_err(io::Error::other)
     }
 
@@ -170,7 +170,8 @@ impl Manifest {
         let read = read_around(&*file, &mut bytes, 0, &mut holes)?;
         bytes.truncate(read);
         match Self::parse(&bytes) {
-            // A copy that cannot be read is not damaged: the other one serves, or there is nothing to conclude.
+            // An unreadable copy is not reported as damaged. The other copy is used; if both are bad, the read error is
+            // returned.
             ManifestRead::Found { manifest, .. } if !holes.is_empty() => {
                 Ok(ManifestRead::Found { manifest, fault: None })
             }
@@ -179,9 +180,7 @@ impl Manifest {
         }
     }
 
-    /// Reads the first copy from the start of the file, whatever the file's length, because a copy's head says where it ends.
-    /// The second copy is needed only if the first is damaged, and then its place is not known: it is searched for.
-    /// Whether the file that a loss is in is still named.
+    /// Whether the manifest still lists the file that contains a loss.
     pub(crate) fn names_file_of(&self, loss: &Loss) -> bool {
         match loss.kind {
             LossKind::Segment => self.segments.iter().any(|row| row.id.number == loss.number),
@@ -189,6 +188,8 @@ impl Manifest {
         }
     }
 
+    /// Reads the first copy from the start of the file. Its head gives its length, so the length of the file does not
+    /// matter. If the first copy is damaged, the position of the second one is unknown and is searched for.
     pub(crate) fn parse(bytes: &[u8]) -> ManifestRead {
         let fault = |position: usize| Some(Fault::new(MANIFEST, position as u64, FaultKind::Manifest));
         let damaged = match parse_copy(bytes) {
@@ -228,7 +229,7 @@ enum ManifestCopy {
     Damaged,
 }
 
-/// Reads the copy at the start of `bytes`; what follows it is not looked at.
+/// Reads the copy at the start of `bytes` and ignores what follows it.
 fn parse_copy(bytes: &[u8]) -> ManifestCopy {
     let mut fields = Fields::new(bytes);
     let head = (|| Some((fields.bytes(8)?, fields.u32()?, fields.u32()?, fields.u64()?)))();
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_is_found_and_the_other_copy_serves() {
+    fn a_flipped_bit_is_found_and_the_other_copy_is_used() {
         let bytes = manifest().encode();
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
@@ -282,12 +283,12 @@ mod tests {
                     assert!(fault.is_some(), "bit {bit} was not found");
                 }
                 ManifestRead::Newer(_) => panic!("bit {bit} looks like a newer version"),
-                _ => panic!("bit {bit} cost the manifest"),
+                _ => panic!("bit {bit} made the whole manifest unreadable"),
             }
         }
     }
     #[test]
-    fn a_manifest_of_any_other_length_is_read_from_the_copy_that_is_whole() {
+    fn a_manifest_of_any_other_length_is_read_from_its_intact_copy() {
         let bytes = manifest().encode();
         let copy = COPY_HEAD_BYTES + u64::from_le_bytes(bytes[16..24].try_into().expect("8 bytes")) as usize;
         for length in 0..bytes.len() {
@@ -297,12 +298,12 @@ mod tests {
                     assert!(length >= copy, "cut to {length}");
                 }
                 ManifestRead::Damaged(_) => {
-                    assert!(length < copy, "cut to {length}, its first copy is whole");
+                    assert!(length < copy, "cut to {length}, the first copy is intact but was not read");
                 }
-                _ => panic!("cut to {length}, it is neither read nor damaged"),
+                _ => panic!("cut to {length}, the manifest was neither read nor damaged"),
             }
         }
-        // The first sector is lost, and everything after it has moved up.
+        // The first sector is missing, so that all later bytes moved towards the start.
         let moved = Manifest::parse(&bytes[COPY_ALIGN_BYTES..]);
         assert!(
             matches!(moved, ManifestRead::Found { manifest: read, fault: Some(_) } if read == manifest())

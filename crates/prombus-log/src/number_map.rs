@@ -1,11 +1,11 @@
-//! A hash map for numbers.
+//! A hash map with a cheap hash for number keys.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 pub(crate) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 
-/// Hashes numbers that publishers do not choose (internal ids), or that are hashes already.
+/// Hashes numbers that publishers cannot choose (internal ids) or that are hashes already.
 #[derive(Default)]
 pub(crate) struct NumberHasher {
     state: u64,
@@ -23,8 +23,9 @@ impl Hasher for NumberHasher {
     }
 
     fn write_u32(&mut self, value: u32) {
-        // Neighbours stay neighbours: topics that are written together were often made together, and a batch of a thousand then
-        // goes through memory in order. The upper bits, by which a map tells the keys of a group apart, differ all the same.
+        // The lower bits are the id itself, so that consecutive ids are adjacent in the map. Topics that are written
+        // together were often created together, so a batch of a thousand topics walks memory in order. The upper 7 bits,
+        // with which the map tells the keys of a group apart, are hashed.
         const UPPER: u64 = !(u64::MAX >> 7);
         let value = u64::from(value);
         self.state = value.wrapping_mul(0x9e37_79b9_7f4a_7c15) & UPPER | value;

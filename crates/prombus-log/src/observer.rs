@@ -1,80 +1,80 @@
-//! What the log tells its owner: commits, one call a batch, and notices for operators.
+//! Callbacks from the log to its owner: one per committed batch, and notices for operators.
 
 use crate::error::Fault;
 use crate::topics::TopicId;
 use std::fmt;
 use std::time::Duration;
 
-/// What a batch added to one topic.
+/// The events that a batch added to one topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommittedRun {
     /// The topic.
     pub topic: TopicId,
-    /// The first seq that it added.
+    /// The first added seq.
     pub first_seq: u64,
-    /// The last one: the topic's newest durable seq.
+    /// The last added seq, which is the topic's newest durable seq.
     pub last_seq: u64,
 }
 
 /// A batch that became durable.
 #[derive(Clone, Copy, Debug)]
 pub struct Committed<'a> {
-    /// Its number: every ticket up to it is durable.
+    /// The number of the batch. All tickets up to it are durable.
     pub batch: u64,
-    /// How many events it holds.
+    /// The number of events in it.
     pub events: usize,
-    /// Its bytes in the log.
+    /// Its size in the log.
     pub bytes: usize,
-    /// The topics that got events, each once.
+    /// The added events of each topic, one item per topic.
     pub runs: &'a [CommittedRun],
-    /// What the write and the fdatasync took.
+    /// The time that the write and the fdatasync took.
     pub duration: Duration,
 }
 
-/// Something that an operator should read.
+/// A message for the operator.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Notice {
-    /// Damage; each place is named once.
+    /// Damage. Each damaged place is reported once.
     Damaged(Fault),
-    /// An unfinished batch at the end was cut off when the log was opened; no acknowledged event is in it.
+    /// An unfinished batch at the end was cut off when the log was opened. It contains no acknowledged event.
     TornTail {
         /// The segment.
         file: String,
-        /// Where it was cut.
+        /// The position of the cut.
         position: u64,
-        /// Where the bytes are kept.
+        /// The file in which the bytes are kept.
         kept_in: String,
-        /// How many they are.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// An index file was lost or bad and has been made again.
+    /// A missing or damaged index file was rebuilt.
     IndexRebuilt {
         /// The index file.
         file: String,
     },
-    /// A file cannot be read now. Told once, until [`ReadableAgain`](Self::ReadableAgain).
+    /// A file cannot be read at present. Reported once until [`ReadableAgain`](Self::ReadableAgain).
     Unreadable {
-        /// The file and position, and the system's error.
+        /// The file, the position, and the system's error.
         error: String,
     },
     /// All reads that failed before have succeeded.
     ReadableAgain,
     /// The disk has no room for another segment: publishers are refused once the current one is full.
     StorageFull {
-        /// What the system said.
+        /// The system's error.
         error: String,
     },
-    /// There is room again.
+    /// The disk has room for segments again.
     StorageFreed,
     /// Writing stopped for good.
     Poisoned {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A checkpoint could not be written; the log continues, and opening it takes longer.
     CheckpointFailed {
-        /// What the system said.
+        /// The system's error.
         error: String,
     },
 }
@@ -102,19 +102,19 @@ impl fmt::Display for Notice {
     }
 }
 
-/// Gets told. Calls come from the log's own threads and must return soon; the last [`Log`](crate::Log) must not be dropped in
-/// one, because closing waits for these threads.
+/// Receives callbacks from the log. They run on the log's own threads and must return soon. A callback must not drop the
+/// last [`Log`](crate::Log), because closing waits for these threads.
 pub trait Observer: Send + Sync + 'static {
-    /// A batch is durable; those who wait for it are awake already.
+    /// A batch is durable. Threads that waited for it are already awake.
     fn committed(&self, committed: &Committed<'_>) {
         let _ = committed;
     }
 
-    /// An append that was answered [`QueueFull`](crate::AppendError::QueueFull) may be tried again. Comes often and must cost
-    /// next to nothing when nobody waits.
+    /// An append that returned [`QueueFull`](crate::AppendError::QueueFull) may be retried. Called often, so it must cost
+    /// almost nothing when no append waits.
     fn room(&self) {}
 
-    /// Something worth a log line.
+    /// There is a message for the operator.
     fn notice(&self, notice: &Notice) {
         let _ = notice;
     }

@@ -1,4 +1,4 @@
-//! How a log is opened.
+//! The options of a log, and its clock.
 
 use crate::error::OpenError;
 use crate::layout::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
@@ -6,9 +6,9 @@ use crate::observer::{NoObserver, Observer};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Where the log gets the time from.
+/// The clock that the log uses.
 pub trait Clock: Send + Sync + 'static {
-    /// Milliseconds since 1970. It may jump; commit times and ids do not fall with it.
+    /// Milliseconds since 1970. The clock may jump back: commit times and server ids still never decrease.
     fn now_ms(&self) -> i64;
 }
 
@@ -25,32 +25,32 @@ impl Clock for SystemClock {
     }
 }
 
-/// How a log is opened. The defaults suit a server.
+/// The options of a log. The defaults suit a server.
 #[derive(Clone)]
 pub struct Options {
-    /// Size of a segment file; 64 MiB. Changing it counts for new segments.
+    /// Size of a segment file. Default: 64 MiB. A change applies to new segments only.
     pub segment_bytes: u64,
-    /// Size of the segment that is held back for a full disk; 4 MiB.
+    /// Size of the segment that is reserved for a full disk. Default: 4 MiB.
     pub reserve_bytes: u64,
-    /// Segments that are kept ready ahead of need; 1.
+    /// Number of segments that are prepared in advance. Default: 1.
     pub prepared_segments: usize,
-    /// What a batch gathers at most while the one before it is synced; 4 MiB.
+    /// The largest size that a batch grows to while the previous one is synced. Default: 4 MiB.
     pub batch_bytes: usize,
-    /// Committed batches that stay in memory for live readers; 64 MiB.
+    /// Size of the newest committed batches that stay in memory for readers. Default: 64 MiB.
     pub tail_bytes: usize,
-    /// A checkpoint is written after this much log; 32 MiB.
+    /// A checkpoint is written after this many bytes of log. Default: 32 MiB.
     pub checkpoint_bytes: u64,
-    /// Index tables of sealed segments that stay in memory; 32 MiB.
+    /// Size of the index tables of sealed segments that stay in memory. Default: 32 MiB.
     pub index_cache_bytes: usize,
-    /// How long publishers' ids count as duplicates after cleaning took their events; 7 days.
+    /// How long publishers' ids count as duplicates after cleaning removed their events; 7 days.
     pub dedupe_ms: i64,
-    /// What files with such ids take together at most; the oldest ids are forgotten early. No limit.
+    /// The largest total size of the files with such ids. Above it, the oldest ids are forgotten early. Default: no limit.
     pub kept_ids_bytes: u64,
-    /// Where the time comes from.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Receives commits and notices.
     pub observer: Arc<dyn Observer>,
-    /// Whether the log runs its own threads. Without them nothing happens but in
+    /// Whether the log runs its own threads. Default: true. Without threads, the caller does all background work with
     /// [`Log::step_commit`](crate::Log::step_commit) and [`Log::step_housekeeping`](crate::Log::step_housekeeping).
     pub threads: bool,
 }

@@ -1,9 +1,9 @@
-//! Reading what is committed. `committed_log.rs` owns the state; the other files have one kind of question each.
+//! Reads the committed log. `committed_log.rs` owns the state. Most other files implement one kind of read or lookup each.
 
 pub(crate) mod chunk;
 pub(crate) mod committed_log;
 pub(crate) mod damage_reports;
-pub(crate) mod durable;
+pub(crate) mod durable_batch;
 pub(crate) mod find_id;
 pub(crate) mod find_key;
 pub(crate) mod find_time;

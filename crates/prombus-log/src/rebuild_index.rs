@@ -1,4 +1,5 @@
-//! The index of a segment, made again from the segment; and what damage in a batch costs, by the run table of its COMMIT.
+//! Rebuilds the index of a segment from its frames. Also determines, from the run table of a COMMIT, which records of its
+//! batch were lost to damage.
 
 use crate::error::FaultKind;
 use crate::event_id::EventId;
@@ -11,11 +12,11 @@ use crate::segment::Segment;
 use crate::unreadable_ranges::{UnreadableAt, UnreadableRanges};
 use std::collections::HashSet;
 
-/// A damaged place inside a batch.
+/// A damaged range inside a batch.
 pub(crate) struct DamagedRange {
     pub(crate) position: u64,
     pub(crate) end: u64,
-    /// It reaches into a place that cannot be read.
+    /// Whether some of its bytes cannot be read.
     pub(crate) is_unreadable: bool,
 }
 
@@ -25,7 +26,7 @@ impl DamagedRange {
     }
 }
 
-/// What a damaged place cost.
+/// The records that were lost in a damaged range.
 pub(crate) struct LostRecords {
     pub(crate) position: u64,
     pub(crate) kind: FaultKind,
@@ -35,7 +36,8 @@ pub(crate) struct LostRecords {
     pub(crate) is_unreadable: bool,
 }
 
-/// Says, by a COMMIT's run table, what each damaged place of its batch cost. `events` are those that check.
+/// Determines, from a COMMIT's run table, which records were lost in each damaged range of its batch. `events` are the
+/// intact ones.
 pub(crate) fn losses_of_batch(
     start: u64,
     commit: &Commit,
@@ -63,17 +65,18 @@ pub(crate) fn losses_of_batch(
         };
         let mut lost: Vec<u64> = Vec::new();
         if kind == FaultKind::Event {
-            let there: HashSet<u64> = events
+            let intact: HashSet<u64> = events
                 .iter()
                 .filter(|event| event.header.topic == run.topic)
                 .map(|event| event.header.seq)
                 .collect();
-            lost = (run.first_seq..=run.last_seq).filter(|seq| !there.contains(seq)).collect();
+            lost = (run.first_seq..=run.last_seq).filter(|seq| !intact.contains(seq)).collect();
         }
         let is_hit = |place: &&DamagedRange| place.position < run.end && place.end > run.start;
         let places: Vec<&DamagedRange> = damage.iter().filter(is_hit).collect();
         for (at, place) in places.iter().enumerate() {
-            // Losses and places are both in order; the last place has whatever is left over.
+            // Lost seqs and damaged ranges are both in order: each range gets one seq, and the last range all remaining
+            // ones.
             let share = if at + 1 == places.len() { lost.len() } else { lost.len().min(1) };
             let seqs: Vec<u64> = lost.drain(..share).collect();
             let seqs = seqs.first().copied().zip(seqs.last().copied());
@@ -86,7 +89,7 @@ pub(crate) fn losses_of_batch(
     losses
 }
 
-/// Adds the events of a batch, in order; runs with losses are covered as a whole.
+/// Adds the events of a batch to the index, in order. A run with losses gets one entry that covers the whole run.
 pub(crate) fn index_batch(index: &mut Index, events: &[FoundEvent], losses: &[LostRecords]) {
     let mut covered: Vec<CoveredRun> =
         losses.iter().filter(|loss| loss.seqs.is_some()).map(|loss| loss.run).collect();
@@ -112,11 +115,11 @@ pub(crate) fn index_batch(index: &mut Index, events: &[FoundEvent], losses: &[Lo
     }
 }
 
-/// Indexes the events of a segment up to `end` by their headers; bodies are checked when they are read. Also covers runs with
-/// damaged records, so that readers come across the damage.
+/// Indexes the events of a segment up to `end` by their headers. Bodies are checked when they are read. Runs with damaged
+/// records get an entry that covers them, so that readers find the damage.
 ///
 /// # Errors
-/// A part that cannot be read: an index without it would call its events cleaned.
+/// A part of the segment cannot be read. Without that part, its events would seem to be cleaned.
 pub(crate) fn index_segment(segment: &Segment, end: u64, hash: KeyedHash) -> Result<Index, UnreadableAt> {
     let file = segment.file()?;
     let mut scan = Scan::new(&*file, segment.id.salt, SEGMENT_DATA_START, end, false).around_holes();
@@ -129,7 +132,7 @@ pub(crate) fn index_segment(segment: &Segment, end: u64, hash: KeyedHash) -> Res
                 index.damage.push(position..end);
                 damage.push(DamagedRange { position, end, is_unreadable: false });
             }
-            Found::Frame { header, position, body_checks: true } => match header.kind {
+            Found::Frame { header, position, is_body_valid: true } => match header.kind {
                 Kind::Event => events.push(FoundEvent::new(header, scan.frame(), position, hash)),
                 Kind::Commit => {
                     let commit =
@@ -144,7 +147,7 @@ pub(crate) fn index_segment(segment: &Segment, end: u64, hash: KeyedHash) -> Res
                 }
                 Kind::State | Kind::Topic => {}
             },
-            Found::Frame { body_checks: false, .. } => {}
+            Found::Frame { is_body_valid: false, .. } => {}
         }
     }
     scan.holes().check()?;

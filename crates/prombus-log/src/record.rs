@@ -1,10 +1,11 @@
-//! Framing: every frame starts with a 64-byte header that has its own checksum, then key and body with theirs.
+//! Encodes and decodes frames. A frame is a 64-byte header with its own checksum, then the key and the body, which share a
+//! second checksum.
 //!
-//! Both checksums are salted with a number drawn for each life of a file, so frames of a recycled file's earlier life, and
-//! payloads that imitate frames, never check. A batch is a sequence of runs (records of one topic) that ends with a COMMIT
-//! frame. The COMMIT's body lists the runs with a digest of each run's header checksums; the header checksum covers the body
-//! checksum, so the digest covers every byte of the batch. Whole-batch bytes are not summed again: with the same polynomial
-//! that would find nothing that the record checksums do not.
+//! Both checksums are salted with a random number for each life of a file. So frames from an earlier life of a recycled
+//! file, and payloads that imitate frames, are never valid. A batch is a sequence of runs (records of one topic) that ends
+//! with a COMMIT frame. The COMMIT's body lists the runs, each with a digest of its header checksums. A header checksum
+//! covers the body checksum, so the digests cover every byte of the batch. There is no further checksum over the whole
+//! batch: with the same polynomial it would find nothing that the record checksums do not find.
 
 use crate::event_id::EventId;
 use crate::fields::{Fields, u32_at, u64_at};
@@ -13,16 +14,16 @@ use bytes::BufMut as _;
 
 pub(crate) const HEADER_BYTES: usize = 64;
 pub(crate) const RUN_BYTES: usize = 24;
-/// The run of topic records: no topic has this internal id.
+/// Marks the run of topic records. No topic has this internal id.
 pub(crate) const TOPIC_RECORDS: u32 = 0;
-/// The run of state records: no topic has this internal id.
+/// Marks the run of state records. No topic has this internal id.
 pub(crate) const STATE_RECORDS: u32 = u32::MAX;
-/// No topic has a higher internal id: it bounds what a wrong one on disk can ask for.
+/// The highest internal id of a topic. It limits the memory that a corrupt id on disk can cause to be allocated.
 pub(crate) const TOPIC_MAX: u32 = 1 << 24;
-/// No seq or batch number is higher.
+/// The highest seq and batch number.
 pub(crate) const SEQ_MAX: u64 = 1 << 62;
 
-/// What a frame holds.
+/// The kind of record in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -86,7 +87,7 @@ impl Header {
         crc
     }
 
-    /// Reads a header that checks; `None` when these bytes are not a frame of this life of this file.
+    /// Reads a header and checks it; `None` if these bytes are not a frame of this life of the file.
     pub(crate) fn checked(bytes: &[u8], salt: u32) -> Option<Self> {
         let bytes = bytes.get(..HEADER_BYTES)?;
         if bytes[0..4] != FRAME_MAGIC || crc32c::crc32c(&bytes[8..]) ^ salt != header_crc(bytes) {
@@ -130,12 +131,12 @@ impl Header {
     }
 }
 
-/// The salted checksum that a header carries.
+/// The salted checksum in a header.
 pub(crate) fn header_crc(header: &[u8]) -> u32 {
     u32_at(header, 4)
 }
 
-/// The length of the frame at the start of `bytes`, which hold a whole frame that was checked.
+/// The length of the frame at the start of `bytes`. The frame must be whole and already checked.
 #[inline]
 pub(crate) fn trusted_frame_length(bytes: &[u8]) -> usize {
     HEADER_BYTES + u16::from_le_bytes([bytes[10], bytes[11]]) as usize + u32_at(bytes, 12) as usize
@@ -147,8 +148,8 @@ pub(crate) fn body_crc(key: &[u8], body: &[u8]) -> u32 {
     crc32c::crc32c_append(of_key, body)
 }
 
-/// Whether key and body of the frame at the start of `bytes` check.
-pub(crate) fn body_checks(header: &Header, bytes: &[u8]) -> bool {
+/// Whether the checksum of key and body matches, for the frame at the start of `bytes`.
+pub(crate) fn is_body_valid(header: &Header, bytes: &[u8]) -> bool {
     match bytes.get(HEADER_BYTES..header.frame_length()) {
         Some(content) => crc32c::crc32c(content) == header.body_crc,
         None => false,
@@ -180,7 +181,7 @@ impl RunEntry {
         into.put_u32_le(self.digest);
     }
 
-    /// The topic and the first and last seq, of a run of events.
+    /// The topic, the first seq and the last seq; `None` for a run without events.
     pub(crate) fn seqs(&self) -> Option<(u32, u64, u64)> {
         let is_events = self.count > 0 && self.topic != TOPIC_RECORDS && self.topic != STATE_RECORDS;
         is_events.then(|| (self.topic, self.first_seq, self.first_seq + u64::from(self.count) - 1))
@@ -197,21 +198,21 @@ impl RunEntry {
     }
 }
 
-/// What a COMMIT frame says.
+/// The content of a COMMIT frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Commit {
     pub(crate) batch: u64,
     pub(crate) commit_ms: i64,
     /// Length of the batch, from its first frame to the end of the COMMIT.
     pub(crate) length: u64,
-    /// The chain value of the COMMIT before this one.
+    /// The chain value of the previous COMMIT.
     pub(crate) previous: u32,
-    /// This COMMIT's chain value: over the previous one and the run table.
+    /// The chain value of this COMMIT: a checksum of the previous chain value, the batch number and the run table.
     pub(crate) chain: u32,
     pub(crate) runs: Vec<RunEntry>,
 }
 
-/// Appends the COMMIT that ends a batch of `content_length` bytes whose run table is `table`; returns its chain value.
+/// Appends the COMMIT of a batch of `content_length` bytes with the run table `table`. Returns the COMMIT's chain value.
 pub(crate) fn put_commit(
     into: &mut Vec<u8>,
     salt: u32,
@@ -246,9 +247,9 @@ pub(crate) fn chain_value(previous: u32, batch: u64, table: &[u8]) -> u32 {
     crc32c::crc32c_append(chain, table)
 }
 
-/// Reads a COMMIT whose header was checked; `None` when its table does not check.
+/// Reads a COMMIT whose header was checked; `None` if its run table is invalid.
 pub(crate) fn read_commit(header: &Header, frame: &[u8]) -> Option<Commit> {
-    if !body_checks(header, frame) {
+    if !is_body_valid(header, frame) {
         return None;
     }
     let table = &frame[HEADER_BYTES..header.frame_length()];
@@ -280,16 +281,16 @@ pub(crate) fn read_commit(header: &Header, frame: &[u8]) -> Option<Commit> {
     })
 }
 
-/// An event of the log: borrowed from a chunk's bytes.
+/// An event of the log, borrowed from the bytes of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// The position in its topic.
+    /// Its position in the topic.
     pub seq: u64,
-    /// The id, given by the log or chosen by the publisher.
+    /// The id, generated by the log or chosen by the publisher.
     pub id: EventId,
     /// The publisher's time.
     pub ts: i64,
-    /// When the log took it, in milliseconds; never falls.
+    /// When the log accepted it, in milliseconds. Commit times never decrease.
     pub commit_ms: i64,
     /// The key, if it has one.
     pub key: Option<&'a [u8]>,
@@ -301,7 +302,7 @@ pub struct Event<'a> {
     pub client_id: bool,
 }
 
-/// Reads the event at the start of `frame`, which holds a whole event frame that was checked.
+/// Reads the event at the start of `frame`. The frame must be whole and already checked.
 pub(crate) fn trusted_event(frame: &[u8]) -> Event<'_> {
     let flags = frame[9];
     let key_length = u16::from_le_bytes([frame[10], frame[11]]) as usize;
@@ -350,13 +351,13 @@ mod tests {
         let bytes = frame(42);
         let read = Header::checked(&bytes, 42).unwrap();
         assert_eq!(read, header());
-        assert!(body_checks(&read, &bytes));
+        assert!(is_body_valid(&read, &bytes));
         let event = trusted_event(&bytes);
         assert_eq!((event.key, event.body, event.ts), (Some(&b"key"[..]), &b"hello"[..], -5));
     }
 
     #[test]
-    fn a_frame_of_another_life_of_the_file_does_not_check() {
+    fn a_frame_of_another_life_of_the_file_is_invalid() {
         assert_eq!(Header::checked(&frame(42), 43), None);
     }
 
@@ -366,7 +367,7 @@ mod tests {
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            let fine = Header::checked(&damaged, 42).is_some_and(|header| body_checks(&header, &damaged));
+            let fine = Header::checked(&damaged, 42).is_some_and(|header| is_body_valid(&header, &damaged));
             assert!(!fine, "bit {bit} was not found");
         }
     }

@@ -1,5 +1,5 @@
-//! One file of the log: a header page, then frames. Its blocks are written before they are needed, because an fdatasync of
-//! blocks that exist is twice as fast as one that has to allocate.
+//! A segment, one file of the log: a header page, then frames. The file is written in full in advance, because an fdatasync
+//! of allocated blocks is twice as fast as one that has to allocate them.
 
 use crate::accepted_losses::LossyFile;
 use crate::error::{Fault, FaultKind, ReadError};
@@ -17,13 +17,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const HEADER_BYTES: usize = 64;
 
-/// How the records of a segment came there.
+/// How the records of a segment are arranged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum SegmentKind {
     /// Batches in commit order.
     Log = 0,
-    /// What cleaning kept of other segments, clustered by topic; sealed from the start.
+    /// Records that cleaning kept of other segments, grouped by topic. Sealed from the start.
     Rewritten = 1,
 }
 
@@ -41,20 +41,20 @@ impl SegmentKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentId {
     pub(crate) number: u64,
-    /// Drawn for each life of the file; salts every checksum in it.
+    /// A random number for each life of the file. It salts every checksum in it.
     pub(crate) salt: u32,
     pub(crate) kind: SegmentKind,
     /// Length of the file.
     pub(crate) capacity: u64,
-    /// Zero when the file was filled with zeros, else how often it was recycled.
+    /// How often the file was recycled; zero for a file that was filled with zeros.
     pub(crate) life: u32,
 }
 
 /// Where a segment's index is.
 pub(crate) enum SegmentIndex {
-    /// With the committer: the segment is being written.
+    /// In the view (`View::active_index`): the segment is being written.
     Growing,
-    /// In memory: sealed, and the file is not written yet.
+    /// In memory: the segment is sealed, and its index file is not written yet.
     Memory(Arc<Index>),
     File(Arc<IndexFile>),
 }
@@ -62,14 +62,14 @@ pub(crate) enum SegmentIndex {
 /// One segment, shared by the committer and all readers.
 pub(crate) struct Segment {
     pub(crate) id: SegmentId,
-    /// Length of what counts, once it is sealed; zero before.
+    /// The end of the last batch once the segment is sealed; zero before.
     sealed: AtomicU64,
     index: RwLock<SegmentIndex>,
     storage: Arc<dyn Storage>,
     mode: OpenMode,
-    /// Open while it is used; a log has more segments than a process has descriptors.
+    /// Open only while it is used: a log may have more segments than a process may have open files.
     file: Mutex<Option<Arc<dyn StorageFile>>>,
-    /// Places that count as damaged when they cannot be read; see `accepted_losses.rs`.
+    /// Ranges that count as damaged while they cannot be read; see `accepted_losses.rs`.
     accepted_losses: Mutex<Arc<[Range<u64>]>>,
 }
 
@@ -86,7 +86,7 @@ impl Segment {
         Self { id, sealed, index, storage, mode: OpenMode::Write, file, accepted_losses }
     }
 
-    /// A segment that is only looked at, also in a folder that cannot be written.
+    /// A segment that is only read. Its folder may be read-only.
     pub(crate) fn new_read_only(
         storage: Arc<dyn Storage>,
         id: SegmentId,
@@ -111,7 +111,7 @@ impl Segment {
         self.sealed.store(length, Ordering::Release);
     }
 
-    /// Where the index is now.
+    /// Where the index is at present.
     #[inline]
     pub(crate) fn index(&self) -> RwLockReadGuard<'_, SegmentIndex> {
         self.index.read()
@@ -121,12 +121,12 @@ impl Segment {
         *self.index.write() = index;
     }
 
-    /// Bytes for frames when it is empty.
+    /// Bytes for frames in an empty segment.
     pub(crate) fn room(&self) -> u64 {
         self.id.capacity - SEGMENT_DATA_START
     }
 
-    /// The file, opened if it is not. Its name stays valid as long as anybody holds this segment.
+    /// The file. Opens it if necessary. The file keeps its name as long as this segment has a holder.
     pub(crate) fn file(&self) -> io::Result<Arc<dyn StorageFile>> {
         let mut file = self.file.lock();
         if let Some(file) = &*file {
@@ -141,12 +141,12 @@ impl Segment {
         Ok(opened)
     }
 
-    /// From now on these places count as damaged when they cannot be read.
+    /// Makes these ranges count as damaged while they cannot be read.
     pub(crate) fn accept_losses(&self, ranges: Vec<Range<u64>>) {
         let accepted: Arc<[Range<u64>]> = ranges.into();
         let mut file = self.file.lock();
         *self.accepted_losses.lock() = Arc::clone(&accepted);
-        // An open file stays open: the committer must not fail to open it again.
+        // An open file stays open, because the committer must not depend on opening it again.
         if let Some(open) = file.take_if(|_| !accepted.is_empty()) {
             *file = Some(Arc::new(LossyFile { file: open, accepted }));
         }
@@ -156,22 +156,22 @@ impl Segment {
         !self.accepted_losses.lock().is_empty()
     }
 
-    /// Whether a part of this range counts as damaged when it cannot be read.
+    /// Whether a part of this range is an accepted loss.
     pub(crate) fn accepted_loss_in(&self, range: &Range<u64>) -> bool {
         self.accepted_losses.lock().iter().any(|loss| loss.start < range.end && loss.end > range.start)
     }
 
-    /// Whether all of this range counts as damaged when it cannot be read.
+    /// Whether all of this range is an accepted loss.
     pub(crate) fn accepts_loss_of(&self, range: &Range<u64>) -> bool {
         self.accepted_losses.lock().iter().any(|loss| loss.start <= range.start && range.end <= loss.end)
     }
 
-    /// The file without accepted losses: what cannot be read of it is an error.
+    /// The file without accepted losses: reading an unreadable byte is an error.
     pub(crate) fn unmasked_file(&self) -> io::Result<Arc<dyn StorageFile>> {
         if self.has_accepted_losses() { self.storage.open(&self.name(), self.mode) } else { self.file() }
     }
 
-    /// Opens the index file of a segment that is sealed.
+    /// Opens the index file of a sealed segment.
     pub(crate) fn index_file(&self) -> Result<IndexFile, IndexError> {
         let sealed = self.sealed().ok_or(IndexError::Stale)?;
         IndexFile::open(&self.storage, self.id.number, self.id.salt, sealed)
@@ -181,7 +181,7 @@ impl Segment {
         self.file.lock().is_some()
     }
 
-    /// Closes the file when the last one who reads it is done.
+    /// Closes the file as soon as its last reader is done.
     pub(crate) fn close_file(&self) {
         *self.file.lock() = None;
     }
@@ -208,7 +208,7 @@ fn encode_header(id: &SegmentId, log_id: u64) -> Vec<u8> {
     header
 }
 
-/// Checks that the header on disk is the one the manifest speaks of.
+/// Checks that the header on disk matches the manifest.
 pub(crate) fn check_header(file: &dyn StorageFile, id: &SegmentId, log_id: u64) -> io::Result<Option<Fault>> {
     let mut header = [0; HEADER_BYTES];
     let read = file.read_at(&mut header, 0)?;
@@ -219,15 +219,15 @@ pub(crate) fn check_header(file: &dyn StorageFile, id: &SegmentId, log_id: u64) 
     Ok(Some(Fault::new(name, 0, FaultKind::SegmentHeader)))
 }
 
-/// What a segment header says, for `inspect`.
+/// Describes a segment header, for `inspect`.
 pub(crate) fn describe_header(bytes: &[u8]) -> Option<String> {
     let header = bytes.get(..HEADER_BYTES)?;
     if header[..8] != SEGMENT_MAGIC {
         return None;
     }
-    let checks = if u32_at(header, 8) == crc32c::crc32c(&header[12..]) { "checks" } else { "DOES NOT CHECK" };
+    let validity = if u32_at(header, 8) == crc32c::crc32c(&header[12..]) { "valid" } else { "DAMAGED" };
     Some(format!(
-        "segment {:016x}, version {}, header {checks}, log {:016x}, salt {:08x}, kind {}, capacity {}, life {}",
+        "segment {:016x}, version {}, header {validity}, log {:016x}, salt {:08x}, kind {}, capacity {}, life {}",
         u64_at(header, 16),
         u32_at(header, 12),
         u64_at(header, 24),
@@ -238,15 +238,15 @@ pub(crate) fn describe_header(bytes: &[u8]) -> Option<String> {
     ))
 }
 
-/// The salt in a header that checks.
+/// The salt in a header; `None` if the header is invalid.
 pub(crate) fn header_salt(bytes: &[u8]) -> Option<u32> {
     let header = bytes.get(..HEADER_BYTES)?;
     (header[..8] == SEGMENT_MAGIC && u32_at(header, 8) == crc32c::crc32c(&header[12..]))
         .then(|| u32_at(header, 32))
 }
 
-/// Makes a segment file of zeros with its header, durable with its name. The manifest does not name it yet. `between` is told
-/// how much is filled, and may take its time.
+/// Creates a segment file of zeros with its header, and makes the file and its name durable. The manifest does not list it
+/// yet. `between` is called with the number of bytes filled so far; it may block to limit the pace.
 pub(crate) fn create(
     storage: &dyn Storage,
     id: &SegmentId,
@@ -256,7 +256,7 @@ pub(crate) fn create(
     let name = segment_name(id.number);
     let made = create_unchecked(storage, id, log_id, &name, between);
     if made.is_err() {
-        // Give the room back; a name that stays behind is removed at the next open.
+        // Free the disk space. If this fails, the next open removes the file.
         let _ = storage.remove(&name);
     }
     made
@@ -274,7 +274,7 @@ fn create_unchecked(
     finish(storage, &*file, id, log_id)
 }
 
-/// Gives a retired file a new life under a new number. The manifest names neither the old nor the new one now.
+/// Turns a retired file into a new segment with a new number. At this point the manifest lists neither number.
 pub(crate) fn recycle(storage: &dyn Storage, old_number: u64, id: &SegmentId, log_id: u64) -> io::Result<()> {
     let name = segment_name(id.number);
     storage.rename(&segment_name(old_number), &name)?;
@@ -282,7 +282,8 @@ pub(crate) fn recycle(storage: &dyn Storage, old_number: u64, id: &SegmentId, lo
     finish(storage, &*file, id, log_id)
 }
 
-/// The header must be durable before the manifest names the segment: else a power cut leaves the salt of an earlier life.
+/// Makes the header durable. This must happen before the manifest lists the segment: otherwise a power cut can leave the
+/// salt of an earlier life.
 fn finish(storage: &dyn Storage, file: &dyn StorageFile, id: &SegmentId, log_id: u64) -> io::Result<()> {
     write_header(file, id, log_id)?;
     file.sync(SyncPoint::Segment)?;
@@ -290,7 +291,7 @@ fn finish(storage: &dyn Storage, file: &dyn StorageFile, id: &SegmentId, log_id:
 }
 
 pub(crate) fn write_header(file: &dyn StorageFile, id: &SegmentId, log_id: u64) -> io::Result<()> {
-    // The whole page, so that nothing has to be read for it.
+    // A write of the whole page does not have to read the page first.
     let mut page = encode_header(id, log_id);
     page.resize(SEGMENT_DATA_START as usize, 0);
     file.write_at(&page, 0)

@@ -1,18 +1,19 @@
-//! Ids that the server makes for events published without one: UUIDs of version 7 that rise with the log and carry a check by
-//! which the log recognizes them.
+//! Server ids: the ids that the log generates for events published without one. They are UUIDs of version 7 that increase
+//! with each append and end with check bits, by which the log recognizes them.
 
 use crate::event_id::EventId;
 use crate::keyed_hash::KeyedHash;
 
 const VERSION: u128 = 7 << 76;
 const VARIANT: u128 = 0b10 << 62;
-/// The counter that rises within a millisecond: 12 bits after the version, 46 after the variant, above the check.
+/// Bits of the counter that increases within a millisecond: 12 after the version, 46 between the variant and the check
+/// bits.
 const COUNTER_BITS: u32 = 58;
 
-/// Makes ids that rise strictly, whatever the clock does and over restarts.
+/// Generates strictly increasing ids, even if the clock goes back and across restarts.
 #[derive(Clone, Debug)]
 pub(crate) struct IdMaker {
-    /// Milliseconds of the newest id: the clock's, or ahead of it when the clock went back.
+    /// Milliseconds of the newest id: the clock's time, or later if the clock went back.
     millis: u64,
     counter: u64,
     random: SmallRandom,
@@ -20,14 +21,14 @@ pub(crate) struct IdMaker {
 }
 
 impl IdMaker {
-    /// Starts after `last`, the newest id that the log ever made.
+    /// Starts after `last`, the newest id that the log has generated.
     pub(crate) fn new(last: EventId, seed: u64, check: KeyedHash) -> Self {
         let value = last.as_u128();
         let counter = (((value >> 64) & 0xfff) << 46 | (value >> 16) & 0x3fff_ffff_ffff) as u64;
         Self { millis: (value >> 80) as u64, counter, random: SmallRandom::new(seed), check }
     }
 
-    /// No id that was made so far is above this one.
+    /// An upper bound of all ids generated so far.
     pub(crate) fn newest(&self) -> EventId {
         EventId::from_u128(self.upper() | 0xffff)
     }
@@ -36,7 +37,7 @@ impl IdMaker {
         let now = u64::try_from(now_ms).unwrap_or(0) & 0xffff_ffff_ffff;
         if now > self.millis {
             self.millis = now;
-            // Half the range stays free above the random start, so a millisecond never runs out in practice.
+            // The random start leaves half of the range free, so the ids of a millisecond do not run out in practice.
             self.counter = self.random.next() >> (64 - COUNTER_BITS + 1);
         } else {
             self.counter += 1 + (self.random.next() & 0xff);
@@ -49,7 +50,7 @@ impl IdMaker {
         EventId::from_u128(upper | u128::from(check_bits(self.check, upper)))
     }
 
-    /// The newest id without its check.
+    /// The newest id without its check bits.
     fn upper(&self) -> u128 {
         let counter = u128::from(self.counter);
         u128::from(self.millis) << 80
@@ -60,7 +61,7 @@ impl IdMaker {
     }
 }
 
-/// Whether this log may have made the id.
+/// Whether this log may have generated the id.
 pub(crate) fn is_own(check: KeyedHash, id: EventId) -> bool {
     let upper = id.as_u128() & !0xffff;
     check_bits(check, upper) == (id.as_u128() & 0xffff) as u16
@@ -70,7 +71,7 @@ fn check_bits(check: KeyedHash, upper: u128) -> u16 {
     (check.of_numbers(upper as u64, (upper >> 64) as u64) >> 48) as u16
 }
 
-/// A small, fast generator for counters' steps; nothing secret hangs on it.
+/// A small, fast random generator for the steps of the counter. Not for secrets.
 #[derive(Clone, Debug)]
 pub(crate) struct SmallRandom {
     state: u64,
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_rise_when_the_clock_stands_still_or_goes_back() {
+    fn ids_increase_when_the_clock_stands_still_or_goes_back() {
         let mut maker = IdMaker::new(EventId::default(), 1, hash());
         let mut last = EventId::default();
         for now in [1_000, 1_000, 1_000, 999, 5, 1_001, 1_001, 0, -4] {
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_go_on_behind_the_last_one_after_a_restart() {
+    fn ids_continue_after_the_last_one_after_a_restart() {
         let mut maker = IdMaker::new(EventId::default(), 1, hash());
         let last = (0..100).map(|_| maker.next(77_000)).last().unwrap();
         let mut again = IdMaker::new(last, 2, hash());
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_version_7_with_the_time_in_front() {
+    fn ids_are_version_7_and_start_with_the_time() {
         let id = IdMaker::new(EventId::default(), 1, hash()).next(0x0191_aaaa_bbbb);
         let text = id.to_string();
         assert!(text.starts_with("0191aaaa-bbbb-7"), "{text}");
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_knows_its_own_ids() {
+    fn the_log_recognizes_its_own_ids() {
         let mut maker = IdMaker::new(EventId::default(), 1, hash());
         let own = maker.next(5_000);
         assert!(is_own(hash(), own));

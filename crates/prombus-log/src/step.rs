@@ -1,11 +1,11 @@
-//! One piece of background work, and whether there was any.
+//! The result of one piece of background work.
 
-/// What a step did.
+/// The result of one step of background work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// There was nothing to do.
     Idle,
-    /// Something was done; there may be more.
+    /// Some work was done; there may be more.
     Worked,
     /// Writing has stopped for good.
     Stopped,

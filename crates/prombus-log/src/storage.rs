@@ -1,11 +1,11 @@
-//! The few file operations the log needs, and nothing else touches a file.
+//! The file operations of the log. All access to files goes through [`Storage`].
 //!
-//! Three implementations: [`Folder`] is a real folder, [`RamStorage`] keeps files in memory, `simulated::Disk` is a disk that
-//! loses unsynced writes. Every sync names its [`SyncPoint`], so that a test can take one kind of sync out and prove that it
-//! was needed.
+//! There are three implementations: [`Folder`] is a real folder, [`RamStorage`] keeps files in memory, and
+//! `simulated::Disk` is a disk that loses unsynced writes. Every sync has a [`SyncPoint`], so that a test can disable one
+//! kind of sync and prove that it is needed.
 //!
-//! There is no append, no truncate and no mmap here on purpose: the log writes at positions it knows, into blocks that
-//! exist already.
+//! There is deliberately no append, no truncate and no mmap: the log writes at known positions, into blocks that already
+//! exist.
 
 mod folder;
 mod ram;
@@ -18,45 +18,45 @@ pub use ram::RamStorage;
 use std::io;
 use std::sync::Arc;
 
-/// How much is filled with zeros at once: a commit waits for one such write at most.
+/// Bytes per write when a file is filled with zeros. A commit waits for one such write at most.
 const ZEROS_BYTES: usize = 256 << 10;
 
-/// Which durability step a sync belongs to. The real storage ignores it.
+/// The durability step that a sync belongs to. Real storage ignores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SyncPoint {
-    /// A batch of the log: what an acknowledgement waits for.
+    /// A batch of the log, before it is acknowledged.
     LogData,
-    /// A zero-filled or recycled segment with its header, before it may be named by the manifest.
+    /// A zero-filled or recycled segment with its header, before the manifest lists it.
     Segment,
-    /// The folder, after a segment file was made or renamed.
+    /// The folder, after a segment file was created or renamed.
     SegmentFolder,
     /// The new manifest, before it replaces the old one.
     Manifest,
     /// The folder, after the new manifest was renamed over the old one.
     ManifestFolder,
-    /// A checkpoint, before the manifest names it.
+    /// A checkpoint, before the manifest lists it.
     Checkpoint,
-    /// The folder, after a checkpoint was made.
+    /// The folder, after a checkpoint was created.
     CheckpointFolder,
-    /// What recovery found after the last checkpoint, before it is served.
+    /// The batches that recovery found after the last checkpoint, before they are served.
     RecoveredTail,
-    /// Bytes that recovery cut off and keeps aside.
+    /// A cut file, which keeps bytes that recovery cut off.
     Cut,
-    /// An index file; it can always be rebuilt.
+    /// An index file, which can always be rebuilt.
     Index,
-    /// A segment that cleaning wrote, before the manifest names it in place of the originals.
+    /// A segment that cleaning wrote, before the manifest lists it instead of the originals.
     Rewritten,
     /// The folder, after cleaning wrote a segment.
     RewrittenFolder,
-    /// The ids of events that are cleaned away, before the manifest names them.
+    /// A kept index with the ids of events that are cleaned away, before the manifest lists it.
     KeptIndex,
-    /// The folder, before the manifest names an index whose segment is gone.
+    /// The folder, before the manifest lists a kept index.
     KeptIndexFolder,
     /// A file of a backup.
     Backup,
     /// The backup's folder, before its manifest is written.
     BackupFolder,
-    /// The list of losses that an operator accepted, and the folder after it was renamed.
+    /// The list of accepted losses, and the folder after the list was renamed.
     AcceptedLosses,
 }
 
@@ -67,14 +67,14 @@ pub enum OpenMode {
     Read,
     /// An existing file, to read and write.
     Write,
-    /// A new file, to read and write; an existing one of that name is an error.
+    /// A new file, to read and write. Fails if a file of that name exists.
     Create,
 }
 
 /// One folder of files.
 ///
-/// A name is durable only after [`sync_folder`](Storage::sync_folder), a file's bytes only after
-/// [`StorageFile::sync`]: neither implies the other.
+/// A name is durable only after [`sync_folder`](Storage::sync_folder), and the bytes of a file only after
+/// [`StorageFile::sync`]. Neither implies the other.
 pub trait Storage: Send + Sync + 'static {
     /// The names of all files in the folder, in no particular order.
     fn list(&self) -> io::Result<Vec<String>>;
@@ -86,19 +86,20 @@ pub trait Storage: Send + Sync + 'static {
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Makes all names of the folder durable.
     fn sync_folder(&self, point: SyncPoint) -> io::Result<()>;
-    /// Takes the folder's exclusive lock, or returns `None` when someone else holds it. Dropped = released.
+    /// Takes the folder's exclusive lock. Returns `None` if another process or handle holds it. Dropping the lock releases
+    /// it.
     fn lock(&self) -> io::Result<Option<Box<dyn Lock>>>;
     /// Random bits for salts and ids.
     fn random(&self) -> u64;
-    /// Whether a file that is no longer used is kept and written over, which is cheaper on a disk than to make a new one.
+    /// Whether unused segment files are kept and overwritten. On a disk this is cheaper than creating new ones.
     fn recycles_segments(&self) -> bool {
         true
     }
-    /// Bytes that may still be written, where that is known.
+    /// The free space in bytes, if it is known.
     fn free_bytes(&self) -> Option<u64> {
         None
     }
-    /// Where the folder is, for messages.
+    /// The location of the folder, for messages.
     fn location(&self) -> String;
 }
 
@@ -112,10 +113,11 @@ pub trait StorageFile: Send + Sync {
     }
     /// Reads up to `buffer.len()` bytes at `position`; fewer only at the end of the file.
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize>;
-    /// Writes all of `bytes` at `position`; a file grows as needed.
+    /// Writes all of `bytes` at `position`. The file grows as needed.
     fn write_at(&self, bytes: &[u8], position: u64) -> io::Result<()>;
-    /// Fills a new file with `length` zeros, so that its blocks are written ones, in small pieces; tells `between` after each
-    /// how much is filled. Not in the page cache, where that can be avoided: the zeros are never read.
+    /// Fills a new file with `length` zeros in small pieces, so that its blocks are allocated and written. Calls `between`
+    /// after each piece with the number of bytes filled so far. Bypasses the page cache if possible, because the zeros are
+    /// never read.
     fn write_zeros(&self, length: u64, between: &mut dyn FnMut(u64)) -> io::Result<()> {
         write_repeatedly(self, &vec![0; ZEROS_BYTES.min(length as usize)], length, between)
     }
@@ -123,7 +125,7 @@ pub trait StorageFile: Send + Sync {
     fn sync(&self, point: SyncPoint) -> io::Result<()>;
 }
 
-/// The folder's lock; dropping it releases the folder.
+/// The lock of a folder. Dropping it releases the folder.
 pub trait Lock: Send + Sync {}
 
 /// Fills the first `length` bytes of a file with copies of `bytes`.
@@ -152,7 +154,7 @@ pub(crate) fn read_whole(file: &dyn StorageFile) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Removes a file, if it is there.
+/// Removes a file if it exists.
 pub(crate) fn remove_if_there(storage: &dyn Storage, name: &str) -> io::Result<()> {
     match storage.remove(name) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -160,7 +162,7 @@ pub(crate) fn remove_if_there(storage: &dyn Storage, name: &str) -> io::Result<(
     }
 }
 
-/// Makes a file, in place of one that is there, and writes these bytes into it.
+/// Creates a file with these bytes. Replaces an existing file.
 pub(crate) fn write_new(storage: &dyn Storage, name: &str, bytes: &[u8]) -> io::Result<Arc<dyn StorageFile>> {
     remove_if_there(storage, name)?;
     let file = storage.open(name, OpenMode::Create)?;
@@ -168,7 +170,7 @@ pub(crate) fn write_new(storage: &dyn Storage, name: &str, bytes: &[u8]) -> io::
     Ok(file)
 }
 
-/// Random bits of the system.
+/// Random bits from the operating system.
 fn system_random() -> u64 {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
@@ -176,7 +178,7 @@ fn system_random() -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Whether an error means a lack of room: on the disk, for a file descriptor, in memory. It may pass.
+/// Whether an error means that disk space, file descriptors or memory are exhausted. The condition may be temporary.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     const ENOMEM: i32 = 12;
     const ENFILE: i32 = 23;
@@ -185,7 +187,7 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
         || matches!(error.raw_os_error(), Some(ENOMEM | ENFILE | EMFILE))
 }
 
-/// Whether an error means that the disk cannot read a place.
+/// Whether an error means that the disk cannot read some bytes.
 pub(crate) fn is_unreadable(error: &io::Error) -> bool {
     const EIO: i32 = 5;
     error.raw_os_error() == Some(EIO)

@@ -1,14 +1,14 @@
-//! Topics: their internal numbers, their names, and what readers know of each.
+//! Topics: their internal ids, their names, and their durable state as readers see it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The internal number of a topic in this log. Never used again after the topic is deleted.
+/// The internal id of a topic in this log. It is never reused, not even after the topic is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicId(pub(crate) u32);
 
 impl TopicId {
-    /// The id with this number, for callers that kept it in a record of their own. Only the log knows whether there is one.
+    /// The id with this number, for callers that stored the number in a record of their own. Such a topic need not exist.
     #[inline]
     pub const fn from_number(number: u32) -> Self {
         Self(number)
@@ -21,7 +21,7 @@ impl TopicId {
     }
 }
 
-/// A topic as readers know it.
+/// The durable state of a topic, as readers see it.
 #[derive(Clone, Debug)]
 pub(crate) struct TopicView {
     pub(crate) name: Arc<str>,
@@ -29,13 +29,13 @@ pub(crate) struct TopicView {
     pub(crate) is_deleted: bool,
 }
 
-/// A change of the topics that a batch makes.
+/// A topic that a batch creates or deletes.
 pub(crate) enum TopicChange {
-    Made { topic: u32, name: Arc<str> },
+    Created { topic: u32, name: Arc<str> },
     Deleted { topic: u32 },
 }
 
-/// The names of topics, also of those that are not durable yet.
+/// The names of topics, including those that are not durable yet.
 #[derive(Default)]
 pub(crate) struct TopicTable {
     by_name: HashMap<Arc<str>, TopicId>,

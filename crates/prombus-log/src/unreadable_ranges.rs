@@ -1,19 +1,19 @@
-//! Reading around the places of a file that the disk cannot read.
+//! Reads a file around the ranges that the disk cannot read, called *holes*.
 //!
-//! **Invariant:** an unreadable place is neither damaged nor empty. The bytes of a hole are zeros in the caller's buffer only
-//! to keep positions right. A caller checks [`UnreadableRanges`] before it interprets a byte, and concludes nothing from bytes
-//! in a hole.
+//! **Invariant:** an unreadable range is neither damaged nor empty. In the caller's buffer the bytes of a hole are zeros,
+//! but only to keep positions right. A caller checks [`UnreadableRanges`] before it interprets a byte, and concludes
+//! nothing from bytes in a hole.
 
 use crate::storage::{StorageFile, is_unreadable};
 use std::io;
 use std::ops::Range;
 
-/// The unit that a disk fails to read.
+/// Disks fail to read in units of this size.
 const SECTOR_BYTES: u64 = 512;
-/// After this many failed reads the rest of a failing block counts as one hole: each failure may take the disk seconds.
+/// After this many failed reads the rest of a failing block counts as one hole, because each failure may take seconds.
 const FAILED_READS_MAX: usize = 64;
 
-/// Places of a file that could not be read, in order, and what the system said about the first.
+/// The unreadable ranges of a file, in order, and the system's error for the first one.
 #[derive(Debug, Default)]
 pub(crate) struct UnreadableRanges {
     ranges: Vec<Range<u64>>,
@@ -33,12 +33,12 @@ impl UnreadableRanges {
         &self.ranges
     }
 
-    /// The first hole that has a byte in common with this range.
+    /// The first hole that overlaps this range.
     pub(crate) fn overlapping(&self, range: Range<u64>) -> Option<&Range<u64>> {
         self.ranges.iter().find(|hole| hole.start < range.end && hole.end > range.start)
     }
 
-    /// An error at the first hole, if there is one.
+    /// Fails with the first hole, if there is one.
     pub(crate) fn check(&self) -> Result<(), UnreadableAt> {
         match self.ranges.first() {
             None => Ok(()),
@@ -46,7 +46,7 @@ impl UnreadableRanges {
         }
     }
 
-    /// What the system said, once more for another caller.
+    /// A copy of the system's error.
     pub(crate) fn error(&self) -> io::Error {
         self.error.as_ref().map_or_else(|| io::Error::other("unreadable"), copy_of)
     }
@@ -58,13 +58,13 @@ impl UnreadableRanges {
         other.ranges.into_iter().for_each(|range| self.add_range(range));
     }
 
-    /// Adds a place.
+    /// Adds a range.
     fn add(&mut self, range: Range<u64>, error: io::Error) {
         self.error.get_or_insert(error);
         self.add_range(range);
     }
 
-    /// Places that touch become one.
+    /// Adds a range. Ranges that touch are merged.
     fn add_range(&mut self, range: Range<u64>) {
         let at = self.ranges.partition_point(|hole| hole.end < range.start);
         let mut merged = range;
@@ -76,7 +76,7 @@ impl UnreadableRanges {
     }
 }
 
-/// Where a file could not be read, and what the system said.
+/// The position where a file could not be read, and the system's error.
 #[derive(Debug)]
 pub(crate) struct UnreadableAt {
     pub(crate) position: u64,
@@ -89,7 +89,7 @@ impl From<io::Error> for UnreadableAt {
     }
 }
 
-/// An `io::Error` cannot be cloned; its code or its kind and text can.
+/// Rebuilds an `io::Error` from its code, or from its kind and text, because it cannot be cloned.
 fn copy_of(error: &io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(code) => io::Error::from_raw_os_error(code),
@@ -97,11 +97,11 @@ fn copy_of(error: &io::Error) -> io::Error {
     }
 }
 
-/// Reads like [`StorageFile::read_at`]. Sectors that the disk cannot read become zeros and are added to `holes`; where there
-/// are many, some that can be read count too.
+/// Reads like [`StorageFile::read_at`]. Unreadable sectors become zeros and are added to `holes`. If there are many, the
+/// holes may also include readable sectors.
 ///
 /// # Errors
-/// Everything but EIO: then the file as a whole cannot be read now.
+/// Any error except EIO. The file as a whole then cannot be read at present.
 pub(crate) fn read_around(
     file: &dyn StorageFile,
     buffer: &mut [u8],
@@ -111,7 +111,7 @@ pub(crate) fn read_around(
     read_around_with(file, buffer, position, holes, FAILED_READS_MAX)
 }
 
-/// Like [`read_around`], but every sector is tried, however long that takes.
+/// Like [`read_around`], but tries every sector, however long that takes.
 pub(crate) fn read_around_exactly(
     file: &dyn StorageFile,
     buffer: &mut [u8],
@@ -121,8 +121,8 @@ pub(crate) fn read_around_exactly(
     read_around_with(file, buffer, position, holes, usize::MAX)
 }
 
-/// Finds out which sectors of a range cannot be read, each by itself. The range is extended to whole sectors, so that a later
-/// read finds the same ones wherever it starts.
+/// Finds the unreadable sectors of a range. The range is extended to whole sectors, so that a later read finds the same
+/// sectors wherever it starts.
 pub(crate) fn unreadable_sectors(file: &dyn StorageFile, range: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
     let start = range.start / SECTOR_BYTES * SECTOR_BYTES;
     let mut buffer = vec![0; (range.end.next_multiple_of(SECTOR_BYTES) - start) as usize];
@@ -145,7 +145,7 @@ fn read_around_with(
     let in_file = usize::try_from(file.len()?.saturating_sub(position)).unwrap_or(usize::MAX);
     let length = buffer.len().min(in_file);
     let mut failures_left = failures_max;
-    // Blocks that failed or were not tried yet, the next one on top.
+    // A stack of blocks that failed or were not tried yet.
     let mut blocks = vec![(0..length, Some(first_error))];
     while let Some((block, failed)) = blocks.pop() {
         let at = position + block.start as u64;

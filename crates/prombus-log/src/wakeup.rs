@@ -1,10 +1,11 @@
-//! Wakes the one thread that does a kind of work.
+//! Wakes a background thread.
 
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Wakes one thread, which finds out itself what there is to do. Ringing again before the thread woke up costs one atomic load.
+/// Wakes one thread, which then finds out what there is to do. Ringing again before the thread has woken costs one atomic
+/// load.
 #[derive(Default)]
 pub(crate) struct Wakeup {
     rung: AtomicBool,

@@ -1,4 +1,4 @@
-//! Appending records and committing them in batches. `writer.rs` is the part that the log is made of.
+//! Appends records and commits them in batches. `writer.rs` contains the entry point, `Writer`.
 
 pub(crate) mod append;
 pub(crate) mod append_queue;

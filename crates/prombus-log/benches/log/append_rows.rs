@@ -1,4 +1,4 @@
-//! Which loads are measured, and what each needs of the disk.
+//! The loads that are measured, and the disk space that each needs.
 
 use crate::arguments::Arguments;
 use crate::ids::IdKind;
@@ -8,21 +8,21 @@ use prombus_log::Options;
 use std::path::Path;
 use std::time::Duration;
 
-/// A burst is measured in this many slices, each with the raw loop right behind it.
+/// A burst is measured in this many slices. Each is followed immediately by the raw loop.
 const BURST_SLICES: u32 = 4;
 
-/// Cleaning spares the newest segments: they lie behind the older checkpoint.
+/// The number of newest segments that cleaning leaves, because they are after the older checkpoint.
 const NEVER_CLEANED: usize = 2;
 
-/// What becomes of full segments.
+/// How the log gets new segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segments {
-    /// A burst. Retired segments lie ready, as in a log that retention has been through: no new file is filled with zeros
-    /// while the clock runs.
+    /// A burst. Retired segments are ready to be recycled, as in a log with retention, so that no file is filled with zeros
+    /// during the measurement.
     Ready,
-    /// Sustained, and everything is kept: every segment is a new file that has to be filled with zeros first.
+    /// A sustained load whose events are all kept. Every segment is a new file that must be filled with zeros first.
     Kept,
-    /// Sustained, and everything that is sealed is cleaned away and recycled all the time.
+    /// A sustained load with retention. Sealed segments are continuously cleaned and recycled.
     Retention,
 }
 
@@ -35,12 +35,12 @@ pub struct AppendRow {
     pub segments: Segments,
 }
 
-/// How a round goes.
+/// The course of a round.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub slices: u32,
     pub slice: Duration,
-    /// Segments to fill before the clock runs.
+    /// Segments to fill before the measurement starts.
     pub warm_up_segments: usize,
 }
 
@@ -89,7 +89,7 @@ impl AppendRow {
         Plan { slices, slice, warm_up_segments: arguments.warm_up_segments + ready }
     }
 
-    /// As many segments as the fastest disk known could fill in this time.
+    /// The number of segments that the fastest known disk could fill in this time.
     fn segments_in(&self, length: Duration) -> usize {
         let events_per_second = match self.in_flight {
             1 => 50_000.0,
@@ -104,7 +104,7 @@ impl AppendRow {
     pub fn lacks_room(&self, plan: Plan, folder: &Path) -> Option<String> {
         let segments = match self.segments {
             Segments::Ready => self.segments_in(plan.slice),
-            // Every byte is written twice, the first time as a zero.
+            // Every byte is written twice, first as a zero.
             Segments::Kept => self.segments_in(plan.slice) / 2,
             Segments::Retention => 64,
         };

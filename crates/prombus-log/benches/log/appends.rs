@@ -1,4 +1,4 @@
-//! Durable appends: a publisher against a log, and the raw loop with the same batches right behind it.
+//! Measures durable appends: a publisher with a log, and immediately after it the raw loop with the same batches.
 
 use crate::append_rows::{AppendRow, Plan, Segments};
 use crate::publisher::{self, EVENT_BYTES, Load, Publisher};
@@ -15,43 +15,43 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// More files than segments in use, so that the raw loop does not write over what it has just written.
+/// More files than segments in use, so that the raw loop does not overwrite bytes that it has just written.
 const SUSTAINED_RAW_FILES: usize = 8;
-/// In the round with retention: cleaning starts when this many segments are there.
+/// In a round with retention, cleaning starts when there are this many segments.
 const RETAINED_SEGMENTS: usize = 8;
-/// For what the log still does in the background when a publisher stops. When everything is kept that is to fill a segment
-/// with zeros.
+/// A pause for the background work of the log after the publisher has stopped. It is longer after a sustained round,
+/// because a segment may have to be filled with zeros.
 const PAUSE: Duration = Duration::from_millis(50);
 const SUSTAINED_PAUSE: Duration = Duration::from_secs(1);
 
-/// A round of a row.
+/// The result of one round of a row.
 #[derive(Clone, Copy, Debug)]
 pub struct AppendRound {
     pub totals: Totals,
-    /// The write and the fdatasync of a batch, as the log reports it.
+    /// The duration of the write and the fdatasync of a batch, as the log reports it.
     pub commit: Percentiles,
-    /// From the call of append until the event is known to be durable.
+    /// The time from the call of append until the event is known to be durable.
     pub durable: Percentiles,
-    /// The raw loop with the same batches.
+    /// The time of the raw loop with the same batches.
     pub raw_elapsed: Duration,
     pub raw_commit: Percentiles,
 }
 
-/// Of the log, over all slices of a round.
+/// Totals of the log over all slices of a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
     pub events: u64,
     pub commits: u64,
     pub bytes: u64,
     pub elapsed: Duration,
-    /// By all threads.
+    /// Allocations by all threads.
     pub allocations: u64,
     pub allocated_bytes: u64,
-    /// Segment files that were made while the clock ran.
+    /// Segment files that were created during the measurement.
     pub new_files: usize,
 }
 
-/// Runs a round of the log and of the raw loop, slice by slice in turn.
+/// Runs a round: the log and the raw loop alternate slice by slice.
 pub fn measure(row: &AppendRow, plan: Plan, scratch: &Scratch) -> Result<AppendRound, Failure> {
     scratch.settle()?;
     let commits = (plan.slice.as_secs_f64() * 20_000.0) as usize + 10_000;
@@ -94,7 +94,7 @@ pub fn measure(row: &AppendRow, plan: Plan, scratch: &Scratch) -> Result<AppendR
     Ok(AppendRound { totals, commit, durable, raw_elapsed, raw_commit })
 }
 
-/// The part of a round while the clock runs.
+/// The measured part of a round.
 fn run_slice(
     row: &AppendRow,
     length: Duration,
@@ -120,7 +120,7 @@ fn run_slice(
     Ok(())
 }
 
-/// Runs something while another thread cleans the log as it grows.
+/// Calls `run` while another thread cleans the growing log.
 fn while_cleaning<R>(log: &Log, run: impl FnOnce() -> R) -> R {
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -129,7 +129,7 @@ fn while_cleaning<R>(log: &Log, run: impl FnOnce() -> R) -> R {
                 if log.stats().segments < RETAINED_SEGMENTS {
                     std::thread::sleep(Duration::from_millis(20));
                 } else if let Err(error) = log.clean(&NothingLives, &CleanOptions::default()) {
-                    // The publisher meets the same error and ends the round.
+                    // The publisher gets the same error and ends the round.
                     eprintln!("cleaning failed: {error}");
                     return;
                 }
@@ -141,7 +141,7 @@ fn while_cleaning<R>(log: &Log, run: impl FnOnce() -> R) -> R {
     })
 }
 
-/// Retention has passed everything.
+/// All events are dead by retention.
 struct NothingLives;
 
 impl Liveness for NothingLives {

@@ -1,4 +1,4 @@
-//! The command line: what is behind `--` of `cargo bench`.
+//! The command line: the arguments after `--` of `cargo bench`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,14 +16,14 @@ cargo bench -p prombus-log [-- OPTIONS]
 PROMBUS_BENCH_DIR names the folder to work in; by default it is in the target folder.
 ";
 
-/// What to do.
+/// The command to run.
 #[derive(Debug)]
 pub enum Command {
     Help,
     Run(Arguments),
 }
 
-/// How to run.
+/// The arguments of a run.
 #[derive(Debug)]
 pub struct Arguments {
     pub round: Duration,
@@ -31,15 +31,16 @@ pub struct Arguments {
     pub repetitions: usize,
     /// Events in the log that is scanned from files.
     pub scanned_events: u64,
-    /// Written before the clock runs, at least: then the log's tail is full and its buffers have their size.
+    /// The minimum number of segments filled before the measurement starts, so that the log's tail is full and its buffers
+    /// have grown.
     pub warm_up_segments: usize,
     pub json: Option<PathBuf>,
     only: Option<String>,
 }
 
 impl Arguments {
-    /// `cargo bench` passes `--bench`. Without it (`cargo test --benches`) rounds are so short that they show no more than
-    /// that everything runs.
+    /// `cargo bench` passes `--bench`. Without it (`cargo test --benches`) rounds are very short and only show that
+    /// everything runs.
     pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, String> {
         let arguments: Vec<String> = arguments.collect();
         let has = |name: &str| arguments.iter().any(|argument| argument == name);
@@ -76,13 +77,13 @@ impl Arguments {
                     parsed.repetitions =
                         text.parse().ok().filter(|&count| count > 0).ok_or_else(|| bad(&argument, &text))?;
                 }
-                other => return Err(format!("{other} is no option of this benchmark\n\n{HELP}")),
+                other => return Err(format!("unknown option {other}\n\n{HELP}")),
             }
         }
         Ok(Command::Run(parsed))
     }
 
-    /// Whether a row of this name is to run.
+    /// Whether a row with this name is selected.
     pub fn wants(&self, name: &str) -> bool {
         self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
     }

@@ -1,16 +1,17 @@
-//! Event ids as publishers choose them, made for a few nanoseconds each so that making them is not what is measured.
+//! Generates event ids as publishers would. An id takes only a few nanoseconds, so that this does not affect the
+//! measurement.
 
 use prombus_log::EventId;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Who gives the events their ids.
+/// Who chooses the ids of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdKind {
     /// The log.
     Server,
-    /// The publisher: UUIDv7, a time in front and random bits behind.
+    /// The publisher: UUIDv7, a time followed by random bits.
     ClientV7,
-    /// The publisher: UUIDv4, random all over.
+    /// The publisher: UUIDv4, all bits random.
     ClientV4,
 }
 
@@ -28,7 +29,7 @@ const VARIANT: u128 = 0b10 << 62;
 const VARIANT_MASK: u128 = 0b11 << 62;
 const VERSION_MASK: u128 = 0xf << 76;
 
-/// Makes ids of one kind.
+/// Generates ids of one kind.
 pub struct IdSource {
     kind: IdKind,
     state: u64,
@@ -40,8 +41,8 @@ impl IdSource {
         Self { kind, state: seed, now_ms: 0 }
     }
 
-    /// Reads the clock, once for many ids. Answers the time.
-    pub fn look_at_clock(&mut self) -> i64 {
+    /// Reads the clock once for many ids, and returns the time.
+    pub fn read_clock(&mut self) -> i64 {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.now_ms = now.as_millis() as u64;
         self.now_ms as i64

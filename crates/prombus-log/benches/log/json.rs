@@ -1,4 +1,4 @@
-//! As much JSON as the results need, written only.
+//! Writes JSON, as far as the results need it.
 
 use std::fmt;
 

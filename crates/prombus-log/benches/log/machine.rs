@@ -1,12 +1,12 @@
-//! The facts of the machine that figures are worth nothing without.
+//! Describes the machine, without which measurements cannot be interpreted.
 
 use std::fmt;
 use std::path::Path;
 
-/// The type of a file system that is in memory.
+/// The type number of a file system in memory.
 const TMPFS: &str = "tmpfs";
 
-/// Where the benchmark ran.
+/// The machine on which the benchmark ran.
 #[derive(Debug)]
 pub struct Machine {
     pub cores: usize,
@@ -19,7 +19,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// What can be found out; the rest says "unknown".
+    /// Collects what is known about the machine; the rest is "unknown".
     pub fn look(folder: &Path) -> Self {
         let kernel = read("/proc/sys/kernel/osrelease");
         let memory_kib = field("/proc/meminfo", "MemTotal").and_then(|text| {
@@ -37,19 +37,19 @@ impl Machine {
         }
     }
 
-    /// Whether there is no disk to be measured.
+    /// Whether the folder is in memory, so that no disk is measured.
     pub fn is_in_memory(&self) -> bool {
         self.file_system.starts_with(TMPFS)
     }
 }
 
-/// Bytes that may still be written to a folder's file system.
+/// The free space of a folder's file system.
 pub fn free_bytes(folder: &Path) -> Option<u64> {
     let stats = rustix::fs::statvfs(folder).ok()?;
     stats.f_bavail.checked_mul(stats.f_frsize)
 }
 
-/// Type and device of the file system that holds the folder: the mount with the longest matching path.
+/// The type and device of the folder's file system: the mount with the longest matching path.
 fn file_system(folder: &Path) -> Option<String> {
     let folder = folder.canonicalize().ok()?;
     let mounts = read("/proc/self/mounts")?;
@@ -58,7 +58,7 @@ fn file_system(folder: &Path) -> Option<String> {
         let (device, mounted_on, kind) = (fields.next()?, fields.next()?, fields.next()?);
         folder.starts_with(mounted_on).then(|| (mounted_on.len(), format!("{kind} on {device}")))
     });
-    // Of two mounts on one path the later one hides the other.
+    // If there are two mounts on one path, the later one hides the other.
     mounts.max_by_key(|(length, _)| *length).map(|(_, text)| text)
 }
 

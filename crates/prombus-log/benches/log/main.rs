@@ -1,4 +1,4 @@
-//! How fast the log is, beside a loop that only writes and syncs the same bytes.
+//! Measures the speed of the log, and compares it with a loop that only writes and syncs the same bytes.
 //!
 //! ```text
 //! cargo bench -p prombus-log                                  # everything, three times; takes half an hour
@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A round runs in a fresh folder that is removed afterwards. The rounds of a row are spread over the whole run, and log and
-//! raw loop take turns within a round, so that both see the same disk. What is printed is the median of the rounds.
+//! raw loop take turns within a round, so that both see the same disk. The median of the rounds is printed.
 
 #![allow(
     clippy::print_stdout,
@@ -39,11 +39,11 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use std::alloc::System;
 use std::process::ExitCode;
 
-/// Counts what every thread of a round allocates, those of the log included.
+/// Counts the allocations of all threads of a round, including those of the log.
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Whatever went wrong; a benchmark stops at the first failure.
+/// Any error. A benchmark stops at the first one.
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
@@ -76,7 +76,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut reads = reads::rows();
     reads.retain(|row| arguments.wants(&row.name()));
     if appends.is_empty() && reads.is_empty() {
-        return Err("no row has such a name; without --only all of them run".into());
+        return Err("no row matches --only; without it all rows run".into());
     }
 
     let mut report = Report::new(&appends, &reads);

@@ -1,7 +1,7 @@
-//! One publisher, as a session of a server would be one: it keeps a window of events that are not durable yet, and whenever
-//! there is room in it, appends what fits in one call.
+//! One publisher, like a session of a server. It keeps a window of events that are not durable yet, and appends as many
+//! events as fit in one call whenever the window has room.
 //!
-//! The window is refilled in pieces, so that appends go on while a batch is being synced. Nothing in the loop allocates.
+//! The window is refilled in pieces, so that appends continue while a batch is being synced. The loop does not allocate.
 
 use crate::Failure;
 use crate::ids::{IdKind, IdSource};
@@ -12,10 +12,10 @@ use std::time::Instant;
 
 /// The body of every event.
 pub const BODY_BYTES: usize = 350;
-/// What an event takes in the log: a header comes before its body.
+/// The size of an event in the log: a header and the body.
 pub const EVENT_BYTES: usize = 64 + BODY_BYTES;
 
-/// The window, and what is appended at once.
+/// The size of the window, and the number of events per append.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     in_flight: usize,
@@ -23,7 +23,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// As many in flight as sixteen sessions would have together; with fewer than sixteen, one event a call.
+    /// Divides the events in flight into sixteen appends, as if there were sixteen sessions. With fewer than sixteen in
+    /// flight, an append has one event.
     pub fn new(in_flight: usize) -> Self {
         Self { in_flight, piece: (in_flight / 16).max(1) }
     }
@@ -41,13 +42,13 @@ pub struct Publisher<'a> {
     topics: &'a [TopicId],
     next_topic: usize,
     ids: IdSource,
-    /// Filled anew for every append.
+    /// Cleared and filled for every append.
     events: Vec<NewEvent<'a>>,
     body: &'a [u8],
     outcomes: Outcomes,
     window: VecDeque<Sent>,
     in_flight: usize,
-    /// From append to durable, one per event.
+    /// The time from append to durable, one value per event.
     pub latencies: Latencies,
 }
 
@@ -67,7 +68,8 @@ impl<'a> Publisher<'a> {
         }
     }
 
-    /// Appends until `is_done(now, events so far)`, then waits until all of it is durable. Answers how many events it were.
+    /// Appends until `is_done(now, events so far)` returns true, and then waits until all events are durable. Returns their
+    /// number.
     pub fn run(&mut self, load: Load, is_done: impl Fn(Instant, u64) -> bool) -> Result<u64, Failure> {
         let mut appended = 0;
         loop {
@@ -91,7 +93,7 @@ impl<'a> Publisher<'a> {
     }
 
     fn append(&mut self, count: usize, now: Instant) -> Result<u64, Failure> {
-        let ts = self.ids.look_at_clock();
+        let ts = self.ids.read_clock();
         self.events.clear();
         for _ in 0..count {
             let topic = self.topics[self.next_topic];
@@ -106,7 +108,7 @@ impl<'a> Publisher<'a> {
         Ok(count as u64)
     }
 
-    /// Makes room for what became durable.
+    /// Removes durable events from the window.
     fn settle(&mut self, now: Instant) {
         let durable = self.log.durable_batch();
         while let Some(sent) = self.window.front().filter(|sent| sent.ticket.batch() <= durable) {
@@ -124,7 +126,7 @@ impl<'a> Publisher<'a> {
     }
 }
 
-/// A body like an event's JSON.
+/// A body that resembles the JSON of an event.
 pub fn body() -> Vec<u8> {
     let mut body = br#"{"ts":1700000000000,"topic":"orders","payload":{"order":"A-1002","note":""#.to_vec();
     let words = b"the quick brown fox jumps over the lazy dog ";
@@ -135,12 +137,12 @@ pub fn body() -> Vec<u8> {
     body
 }
 
-/// Makes the topics that a publisher writes to.
+/// Creates the topics of a publisher.
 pub fn make_topics(log: &Log, count: usize) -> Result<Vec<TopicId>, Failure> {
     (0..count).map(|at| Ok(log.ensure_topic(&format!("topic-{at}"))?)).collect()
 }
 
-/// Other ids in every round.
+/// A seed that gives different ids in every round.
 fn seed() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     now.as_nanos() as u64

@@ -1,9 +1,9 @@
-//! What the disk gives: the batches that the log committed, written again with pwrite and fdatasync and nothing else. No
-//! checksums, no index, no other thread.
+//! The raw loop, which measures the disk: it writes batches of the sizes that the log committed, with only pwrite and
+//! fdatasync. It has no checksums, no index and no other thread.
 //!
-//! The files are filled with zeros and synced before, so that their blocks are written ones, as a log's are. When the
-//! last file is full the first one is written over. A burst uses one file of 64 MiB; a sustained round uses several, so that
-//! it dirties about as many different pages as a log that recycles its segments.
+//! The files are filled with zeros and synced before, so that their blocks are allocated and written, as in a log. When the
+//! last file is full, the first one is overwritten. A burst uses one file of 64 MiB. A sustained round uses several, so
+//! that it dirties about as many different pages as a log that recycles its segments.
 
 use crate::Failure;
 use crate::recorder::Latencies;
@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 const FILE_BYTES: u64 = 64 << 20;
 const PIECE_BYTES: usize = 1 << 20;
 
-/// The loop, its files, and what it measured so far.
+/// The loop, its files, and its results so far.
 pub struct RawLoop {
     files: Vec<File>,
-    /// Where the next batch goes.
+    /// The file and position of the next batch.
     at: usize,
     position: u64,
     bytes: Vec<u8>,
@@ -27,7 +27,7 @@ pub struct RawLoop {
 }
 
 impl RawLoop {
-    /// Makes the files.
+    /// Creates the files.
     pub fn new(folder: &Path, files: usize) -> Result<Self, Failure> {
         std::fs::create_dir_all(folder)?;
         let files =

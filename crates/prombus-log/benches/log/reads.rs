@@ -1,4 +1,5 @@
-//! Reading topics from the first event to the last: from files, with every checksum checked, and from the tail in memory.
+//! Measures reading topics from the first event to the last: from files, with all checksums checked, and from the tail in
+//! memory.
 
 use crate::arguments::Arguments;
 use crate::ids::IdKind;
@@ -15,29 +16,29 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// In the tail they take 41 MB of its 64 MiB.
+/// The number of events in the tail. They take 41 MB of its 64 MiB.
 const TAIL_EVENTS: u64 = 100_000;
 
 /// Where the events come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Files that the page cache holds. The log was opened anew, so its tail is empty.
+    /// Files in the page cache. The log was reopened, so its tail is empty.
     Warm,
-    /// Files that the page cache does not hold: before each pass they are synced and dropped from it with
-    /// `posix_fadvise(DONTNEED)`. A cache below this system (of a hypervisor, of the disk) is out of reach.
+    /// Files outside of the page cache: before each pass they are synced and dropped from it with
+    /// `posix_fadvise(DONTNEED)`. Caches of a hypervisor or of the disk are not cleared.
     Cold,
     /// The committed batches in memory.
     Tail,
 }
 
-/// A row of the table. Topics are read one after the other.
+/// A row of the table. Topics are read one after another.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadRow {
     pub source: Source,
     pub topics: usize,
 }
 
-/// A round of a row.
+/// The result of one round of a row.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadRound {
     pub events: u64,
@@ -70,7 +71,7 @@ impl ReadRow {
     }
 }
 
-/// Fills a log and reads it for the time of a round.
+/// Fills a log, and reads it for the duration of a round.
 pub fn measure(row: &ReadRow, arguments: &Arguments, scratch: &Scratch) -> Result<ReadRound, Failure> {
     scratch.settle()?;
     let folder = scratch.fresh();
@@ -89,7 +90,7 @@ pub fn measure(row: &ReadRow, arguments: &Arguments, scratch: &Scratch) -> Resul
     };
 
     let mut chunk = Chunk::default();
-    // Opens files, reads index tables, and grows the chunk.
+    // A warm-up: opens files, reads index tables, and grows the chunk.
     read_all(&log, &topics, &mut chunk)?;
     let mut round = ReadRound { events: 0, elapsed: Duration::ZERO, allocations: 0 };
     while round.elapsed < arguments.round {
@@ -107,7 +108,7 @@ pub fn measure(row: &ReadRow, arguments: &Arguments, scratch: &Scratch) -> Resul
     Ok(round)
 }
 
-/// Reads every event of the topics and touches what a consumer would. Answers how many they are.
+/// Reads every event of the topics, and accesses the fields that a consumer would. Returns the number of events.
 fn read_all(log: &Log, topics: &[TopicId], chunk: &mut Chunk) -> Result<u64, Failure> {
     let mut events = 0;
     for &topic in topics {

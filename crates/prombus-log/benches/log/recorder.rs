@@ -1,5 +1,4 @@
-//! What the log reports about its commits while a round runs: their sizes, for the raw loop to write the same, and how long
-//! they took.
+//! Records the commits of a log during a round: their sizes, so that the raw loop can write the same, and their durations.
 
 use crate::Failure;
 use hdrhistogram::Histogram;
@@ -7,15 +6,15 @@ use parking_lot::Mutex;
 use prombus_log::{Committed, Notice, Observer};
 use std::time::{Duration, Instant};
 
-/// The log reports a commit a moment after those who wait for it go on.
+/// How long to wait for the report of a commit, which the log sends after it has woken the waiting threads.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long something took, many times.
+/// A histogram of durations.
 pub struct Latencies {
     nanos: Histogram<u64>,
 }
 
-/// What is told of it.
+/// The percentiles of a histogram of durations.
 #[derive(Clone, Copy, Debug)]
 pub struct Percentiles {
     pub p50: Duration,
@@ -43,22 +42,22 @@ impl Latencies {
     }
 }
 
-/// Listens to a log. Records nothing until it is started.
+/// Observes a log. Records nothing until it is started.
 pub struct Recorder {
     recording: Mutex<Recording>,
 }
 
 struct Recording {
-    /// Batches after this one count.
+    /// Only batches after this one are recorded.
     after_batch: u64,
     batch_bytes: Vec<usize>,
-    /// In all batches that counted.
+    /// The number of events in all recorded batches.
     events: u64,
     latencies: Latencies,
 }
 
 impl Recorder {
-    /// With room for this many commits, so that recording them does not allocate.
+    /// Allocates room for this many commits, so that recording them does not allocate.
     pub fn new(commits: usize) -> Self {
         let recording = Recording {
             after_batch: u64::MAX,
@@ -73,7 +72,8 @@ impl Recorder {
         self.recording.lock().after_batch = after_batch;
     }
 
-    /// Takes the sizes of the batches since the start, once the log has reported this many events in all starts together.
+    /// Takes the sizes of the batches since the last start. Waits until the log has reported `events` events since the
+    /// first start.
     pub fn take(&self, events: u64, batch_bytes: &mut Vec<usize>) -> Result<(), Failure> {
         let deadline = Instant::now() + REPORT_TIMEOUT;
         loop {
@@ -93,7 +93,7 @@ impl Recorder {
         }
     }
 
-    /// How long the commits took.
+    /// The percentiles of the commit durations.
     pub fn percentiles(&self) -> Percentiles {
         self.recording.lock().latencies.percentiles()
     }
@@ -110,6 +110,6 @@ impl Observer for Recorder {
     }
 
     fn notice(&self, notice: &Notice) {
-        eprintln!("the log says: {notice}");
+        eprintln!("notice of the log: {notice}");
     }
 }

@@ -1,4 +1,4 @@
-//! What all rounds together say: the tables, the targets, and every round as JSON.
+//! The report over all rounds: the tables, the targets, and every round as JSON.
 
 use crate::append_rows::{AppendRow, Segments};
 use crate::appends::AppendRound;
@@ -103,7 +103,7 @@ impl Report {
         table
     }
 
-    /// The targets that the rows at hand speak of.
+    /// The targets that apply to the rows that ran.
     fn target_table(&self) -> Table {
         let mut table = Table::new(&["target", "wanted", "found", ""]);
         let mut add = |what: String, wanted: String, found: String, is_met: bool| {
@@ -177,7 +177,10 @@ impl fmt::Display for Report {
             let files: usize = rounds.iter().map(|round| round.totals.new_files).sum();
             if files > 0 {
                 let name = row.name();
-                writeln!(formatter, "{name}: outran the segments that lay ready; {files} were made\n")?;
+                writeln!(
+                    formatter,
+                    "{name}: the prepared segments were not enough; {files} new files were created\n"
+                )?;
             }
         }
         if self.reads().next().is_some() {

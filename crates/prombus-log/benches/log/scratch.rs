@@ -1,4 +1,4 @@
-//! Folders to work in, on a real disk, removed afterwards.
+//! Temporary folders on a real disk. They are removed afterwards.
 
 use crate::Failure;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ pub struct Fresh {
 }
 
 impl Scratch {
-    /// In `PROMBUS_BENCH_DIR`, or in the target folder.
+    /// Creates a folder in `PROMBUS_BENCH_DIR`, or in the target folder.
     pub fn new() -> Result<Self, Failure> {
         let parent = match std::env::var_os("PROMBUS_BENCH_DIR") {
             Some(folder) => PathBuf::from(folder),
@@ -32,13 +32,13 @@ impl Scratch {
         &self.path
     }
 
-    /// A folder that is not there yet.
+    /// A path for a new folder, which does not exist yet.
     pub fn fresh(&self) -> Fresh {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         Fresh { path: self.path.join(number.to_string()) }
     }
 
-    /// Waits until nothing of an earlier round is on its way to the disk.
+    /// Waits until all writes of earlier rounds are on the disk.
     pub fn settle(&self) -> Result<(), Failure> {
         Ok(rustix::fs::syncfs(File::open(&self.path)?)?)
     }

@@ -1,9 +1,9 @@
-//! An aligned text table, and how figures are written.
+//! An aligned text table, and the formatting of numbers.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Columns as wide as their widest cell; the first one is text, the others are figures.
+/// A table whose columns are as wide as their widest cell. The first column is text, the others are numbers.
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
@@ -44,7 +44,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// A whole number with its thousands apart.
+/// A whole number with thousands separators.
 pub fn grouped(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);

@@ -1,4 +1,4 @@
-//! Which segments have no live event, and which neighbours are worth rewriting together.
+//! Plans a cleaning: finds the segments without a live event, and the neighbours that are worth rewriting together.
 
 use crate::clean::clean_stop::CleanStop;
 use crate::clean::liveness::{CleanOptions, LiveCount};
@@ -9,35 +9,35 @@ use crate::segment::Segment;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// The smallest write to a file.
+/// The size of a rewritten segment is rounded up to this.
 const PAGE_BYTES: u64 = 4096;
 
-/// Neighbours that are rewritten together.
+/// Neighbouring segments that are rewritten together.
 pub(crate) struct RewriteGroup {
     pub(crate) segments: Vec<Arc<Segment>>,
-    /// Place of the last of them in the log.
+    /// The place of the last one in log order.
     pub(crate) last: usize,
     pub(crate) live_bytes: u64,
 }
 
-/// What there is to clean.
+/// The result of planning.
 #[derive(Default)]
 pub(crate) struct CleanPlan {
-    /// Segments without a live event, where they stand, and how many events they hold.
+    /// Segments without a live event: the place in log order, the segment, and its number of events.
     pub(crate) dead: Vec<(usize, Arc<Segment>, u64)>,
     pub(crate) groups: Vec<RewriteGroup>,
-    /// Segments were left out because they cannot be read.
+    /// Whether segments were left out because they cannot be read.
     pub(crate) was_unreadable: bool,
 }
 
 impl CleanPlan {
-    /// How many segments from the oldest on must be covered by both checkpoints for all of it.
+    /// The number of segments, from the oldest on, that both checkpoints must cover before the whole plan can be executed.
     pub(crate) fn needs_covered(&self) -> usize {
         let dead = self.dead.iter().map(|(at, _, _)| at + 1);
         dead.chain(self.groups.iter().map(|group| group.last + 1)).max().unwrap_or(0)
     }
 
-    /// Leaves out what is not covered.
+    /// Removes the segments that checkpoints do not cover.
     pub(crate) fn limit_to(&mut self, covered: usize) {
         self.dead.retain(|(at, _, _)| *at < covered);
         self.groups.retain(|group| group.last < covered);
@@ -45,8 +45,8 @@ impl CleanPlan {
 }
 
 impl SegmentLiveness<'_> {
-    /// Judges these segments, oldest first. Those in `left_alone`, and those whose index cannot be read now, stay as they are
-    /// while anything in them lives.
+    /// Plans the cleaning of these segments, oldest first. Segments in `left_alone`, and segments whose index cannot be
+    /// read at present, are not rewritten. They are only removed when no event in them lives.
     pub(crate) fn plan(
         &self,
         segments: &[Arc<Segment>],
@@ -60,7 +60,7 @@ impl SegmentLiveness<'_> {
             if !pace.rest() {
                 return Err(CleanStop::Stopped);
             }
-            // What compaction knows of a topic it knows by reading: about a segment that cannot be read it does not decide.
+            // Compaction needs the content of events, so it does not apply to an unreadable segment.
             let is_unreadable = self.maintenance.committed.read_errors.has_file(&segment.name());
             let census = if is_unreadable {
                 let options = &CleanOptions { compact: false, ..*self.options };
@@ -70,7 +70,7 @@ impl SegmentLiveness<'_> {
             };
             plan.was_unreadable |= is_unreadable || census.is_err();
             if let Ok(Census { events, live: LiveCount { events: 0, .. } }) = census {
-                // Its neighbours become each other's.
+                // The segments before and after it become neighbours.
                 plan.dead.push((at, Arc::clone(segment), events));
                 continue;
             }
@@ -100,7 +100,8 @@ impl SegmentLiveness<'_> {
 }
 
 impl RewriteGroup {
-    /// Each merge leaves fewer segments, and a lone one gets half as large at least: nothing is written again and again.
+    /// A merge reduces the number of segments. A single segment is rewritten only if its size is at least halved. So the
+    /// same events are not rewritten repeatedly without effect.
     fn is_worth_it(&self) -> bool {
         let capacity = self.segments[0].id.capacity;
         self.segments.len() > 1

@@ -1,4 +1,4 @@
-//! Why a piece of cleaning ended early.
+//! Why cleaning ended early.
 
 use std::io;
 
@@ -8,9 +8,9 @@ pub(crate) enum CleanStop {
     Stopped,
     /// This segment is damaged.
     Damaged { segment: u64 },
-    /// This segment cannot be read now.
+    /// This segment cannot be read at present.
     Unreadable { segment: u64 },
-    /// The disk has no room, or refused.
+    /// A write failed, or the disk is full.
     Io(io::Error),
 }
 

@@ -1,18 +1,19 @@
-//! Retention, compaction and deletion are one job: the caller says which events live, segments without any are recycled, and
-//! neighbours whose live events fit into one are rewritten, clustered by topic.
+//! Cleans the log. Retention, compaction and the deletion of topics are one job: the caller says which events live,
+//! segments without live events are retired, and neighbouring segments whose live events fit into one are rewritten,
+//! grouped by topic.
 //!
-//! Only sealed segments that lie before the older of the two kept checkpoints are touched: the state records in them are
-//! covered by both, so they are dead too. Where there is something to clean after it, cleaning writes checkpoints first. Seqs
-//! continue after what was cleaned, because checkpoints keep each topic's newest one.
+//! Only sealed segments before the mark of the older checkpoint are cleaned: both checkpoints cover the state records in
+//! them, so these are dead too. If later segments can be cleaned, cleaning writes checkpoints first. Cleaning does not
+//! affect new seqs, because checkpoints contain each topic's newest seq.
 //!
-//! How much of a segment lives is known from its index. One that is damaged is never rewritten, because an event that is
-//! damaged and lives must stay damaged for its readers and not become cleaned; once nothing in it lives it goes like any other.
-//! One that cannot be read stays as it is until it can; only retention and the deletion of topics, which need not read it, may
-//! take it whole.
+//! The index of a segment shows how much of it lives. A damaged segment is never rewritten: readers must find a live
+//! damaged event as damaged, and not as cleaned. Once no event in it lives, it is retired like any other. An unreadable
+//! segment stays as it is while it cannot be read. Only retention and the deletion of topics may remove it as a whole,
+//! because they do not have to read it.
 //!
-//! **Invariant:** no lock is held while segments are read or written, nor while the caller is asked. Any two neighbours that
-//! cleaning leaves behind have more live events than fit into one segment, so sealed segments take at most twice what lives and
-//! one segment more.
+//! **Invariant:** no lock is held while segments are read or written, or while the caller's [`Liveness`] runs. After
+//! cleaning, the live events of any two neighbours do not fit into one segment. So sealed segments take at most twice the
+//! size of the live events, plus one segment.
 
 use crate::clean::clean_plan::RewriteGroup;
 use crate::clean::clean_stop::CleanStop;
@@ -32,7 +33,7 @@ use crate::storage::is_full;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Cleans what can be cleaned now. A second call while one runs does nothing.
+/// Cleans everything that can be cleaned at present. A second call while one runs does nothing.
 pub(crate) fn clean(
     maintenance: &Maintenance,
     liveness: &dyn Liveness,
@@ -69,7 +70,7 @@ struct Cleaner<'a> {
     live: SegmentLiveness<'a>,
     pace: Pace<'a>,
     report: CleanReport,
-    /// Segments that could not be read this time.
+    /// Segments that could not be read in this cleaning.
     unreadable: HashSet<u64>,
 }
 
@@ -79,7 +80,7 @@ impl Cleaner<'_> {
         self.live.merge_kept()
     }
 
-    /// Judges the log and cleans it; true when it has to be judged again, because a segment is damaged or could not be read.
+    /// Plans and cleans. Returns true if a new plan is needed because a segment turned out to be damaged or unreadable.
     fn round(&mut self) -> Result<bool, CleanStop> {
         let maintenance = self.live.maintenance;
         let segments = {
@@ -100,10 +101,10 @@ impl Cleaner<'_> {
         }
         plan.limit_to(self.cover(needed)?);
         if !self.retire_dead(plan.dead)? {
-            // A segment that stays separates neighbours that may not change places with it.
+            // A dead segment that stays is between the segments of a planned group, and log order must not change.
             return Ok(false);
         }
-        // Dropped one by one: while a segment is held its file is not recycled.
+        // The groups are dropped one by one, because the file of a segment that is held is not recycled.
         for group in plan.groups {
             match self.rewrite_group(&group) {
                 Err(CleanStop::Damaged { segment }) => {
@@ -121,7 +122,7 @@ impl Cleaner<'_> {
         Ok(false)
     }
 
-    /// Writes checkpoints until both cover this many segments; returns how many they do.
+    /// Writes checkpoints until both cover `needed` segments. Returns how many they cover.
     fn cover(&self, needed: usize) -> Result<usize, CleanStop> {
         let maintenance = self.live.maintenance;
         let mut work = maintenance.work().ok_or(CleanStop::Stopped)?;
@@ -134,7 +135,7 @@ impl Cleaner<'_> {
         Ok(work.covered())
     }
 
-    /// Retires segments without a live event, all at once; false when some had to stay.
+    /// Retires the segments without a live event, with one manifest. Returns false if some had to stay.
     fn retire_dead(&mut self, dead: Vec<(usize, Arc<Segment>, u64)>) -> Result<bool, CleanStop> {
         let maintenance = self.live.maintenance;
         let mut gone = Vec::with_capacity(dead.len());
@@ -174,12 +175,12 @@ impl Cleaner<'_> {
         Ok(are_all_gone)
     }
 
-    /// Puts what lives in a group into new segments that take its place.
+    /// Replaces a group by new segments that contain only its live events.
     fn rewrite_group(&mut self, group: &RewriteGroup) -> Result<(), CleanStop> {
         let maintenance = self.live.maintenance;
         loop {
             match self.try_rewrite(group) {
-                // Retired files wait for publishers; what this frees is more.
+                // Retired files are kept for publishers, but removing one here lets cleaning free more.
                 Err(CleanStop::Io(error)) if is_full(&error) => {
                     let Some(mut work) = maintenance.work() else { return Err(error.into()) };
                     if !work.free_one_retired()? {
@@ -200,7 +201,7 @@ impl Cleaner<'_> {
         if let Err(CleanStop::Io(error)) = &replaced
             && is_full(error)
         {
-            // The manifest does not name them, so they would only take room.
+            // The manifest does not list these files, so they would only occupy space.
             rewritten.discard(&*maintenance.context.storage);
             if let Some(kept) = kept {
                 let _ = maintenance.context.storage.remove(&index_name(kept.row.number));

@@ -1,8 +1,8 @@
-//! Keeping the publishers' ids of events that cleaning removes: they count as duplicates for `dedupe_ms` more.
+//! Keeps the publishers' ids of events that cleaning removes: they count as duplicates for `dedupe_ms` after the cleaning.
 //!
-//! Of a segment that is all dead the index file simply stays. Of rewritten ones the removed ids go into one new file, which is
-//! an index with nothing but ids. The manifest names both; at open their filters are read. Small ones are merged, but only
-//! those that expire at about the same time, so that no id stays much longer than it should.
+//! If a segment has no live event, its index file stays. If segments are rewritten, the removed ids go into one new file: an
+//! index that contains only ids. The manifest names both kinds, and opening the log reads their filters. Small files are merged,
+//! but only those that expire at about the same time, so that no id is kept much longer than `dedupe_ms`.
 
 use crate::clean::clean_stop::CleanStop;
 use crate::clean::segment_liveness::SegmentLiveness;
@@ -18,21 +18,21 @@ use crate::step::Step;
 use crate::storage::is_full;
 use std::sync::Arc;
 
-/// Files with no more ids than this are merged.
+/// Files with at most this many ids are merged.
 const SMALL_IDS: u64 = 64 * 1024;
-/// Small files are merged when there are this many.
+/// Small files are merged when there are at least this many.
 const MERGED_FILES: usize = 8;
-/// Files are merged if they expire within this part of `dedupe_ms`, and together take no more than this part of
+/// Files are merged if their expiry times are within an eighth of `dedupe_ms`, and their total size is at most an eighth of
 /// `kept_ids_bytes`.
 const MERGED_PART: i64 = 8;
 
-/// The ids to keep of a segment that is retired.
+/// Which ids of a segment stay when the segment is retired.
 pub(crate) enum Keep {
     Nothing,
     Ids(Arc<KeptIds>),
-    /// Its index is only in memory, and the disk has no room for the file.
+    /// The index is only in memory, and the disk has no room for its file.
     NotYet,
-    /// Neither its index nor the segment can be read now.
+    /// Neither the index nor the segment can be read at the moment.
     Unreadable,
 }
 
@@ -48,10 +48,10 @@ impl SegmentLiveness<'_> {
         (dedupe_ms > 0).then(|| context.now_ms().saturating_add(dedupe_ms))
     }
 
-    /// Keeps the index file of a segment without a live event, if it has an id that counts.
+    /// Keeps the index file of a segment without a live event, if it contains a publisher's id of a topic that still exists.
     pub(crate) fn keep_of_dead(&self, segment: &Segment) -> Result<Keep, CleanStop> {
         let maintenance = self.maintenance;
-        // A damaged index is made again, once in memory and once as a file.
+        // A damaged index is rebuilt first in memory, then as a file: each takes a round.
         for _ in 0..4 {
             let (summary, file) = match &*segment.index() {
                 SegmentIndex::File(file) => (*file.summary(), Some(Arc::clone(file))),
@@ -88,7 +88,7 @@ impl SegmentLiveness<'_> {
             match opened {
                 Ok(None) => return Ok(Keep::Nothing),
                 Ok(Some(file)) => return Ok(Keep::Ids(Arc::new(KeptIds { row, file }))),
-                // Made again from the segment; if that cannot be read either, the segment stays for now.
+                // The index is rebuilt from the segment. If that cannot be read either, the segment stays for now.
                 Err(error) => {
                     if maintenance.committed.rebuild_index(segment, error).is_err() {
                         return Ok(Keep::Unreadable);
@@ -99,7 +99,7 @@ impl SegmentLiveness<'_> {
         Ok(Keep::NotYet)
     }
 
-    /// Writes removed ids to a file of their own; nothing names it yet.
+    /// Writes the removed ids to a new file, which the manifest does not name yet.
     pub(crate) fn keep_removed(&self, removed: &Index) -> Result<Option<Arc<KeptIds>>, CleanStop> {
         match self.ids_expire_ms() {
             Some(expires_ms) if !removed.ids.is_empty() => {
@@ -109,7 +109,7 @@ impl SegmentLiveness<'_> {
         }
     }
 
-    /// Merges small files, if there are many that go at about the same time.
+    /// Merges small files if enough of them expire at about the same time.
     pub(crate) fn merge_kept(&self) -> Result<(), CleanStop> {
         let maintenance = self.maintenance;
         let kept = maintenance.committed.ids.kept();
@@ -122,10 +122,10 @@ impl SegmentLiveness<'_> {
         let mut rest = &small[..];
         while let Some(first) = rest.first() {
             let end_ms = first.row.expires_ms.saturating_add(span_ms);
-            let (together, behind) =
+            let (together, later) =
                 rest.split_at(rest.partition_point(|kept| kept.row.expires_ms <= end_ms));
-            rest = behind;
-            // Files over the limit are forgotten whole, so none may be a large part of it.
+            rest = later;
+            // A file over the limit is deleted as a whole, so no file may be a large part of the limit.
             let mut bytes = 0;
             let mut small_enough = together.to_vec();
             small_enough.sort_by_key(|kept| kept.file.file_bytes());
@@ -151,7 +151,7 @@ impl SegmentLiveness<'_> {
                 }
                 true
             });
-            // The file still answers lookups; it is merged in a later round.
+            // The file still serves lookups; it is merged in a later round.
             match read {
                 Ok(()) => {}
                 Err(IndexError::Io(error)) => {

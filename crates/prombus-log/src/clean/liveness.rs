@@ -1,39 +1,40 @@
-//! Which events live, said by the caller, and how a log is cleaned.
+//! The interface of cleaning: the caller's [`Liveness`], the options and the report.
 
 use crate::topics::TopicId;
 
-/// Says which events live. Events of deleted topics are dead without asking.
+/// Says which events live. Events of deleted topics are always dead.
 ///
-/// It may read the log and append to it, but not close it: closing waits for cleaning, which waits for the answer.
+/// An implementation may read the log and append to it, but must not close it: closing waits for cleaning, which waits for
+/// the implementation.
 pub trait Liveness {
-    /// The first seq of the topic that may live; everything below it is dead. It only rises.
+    /// The first seq of the topic that may live. All lower ones are dead. The returned seq must never decrease.
     fn first_live(&self, topic: TopicId) -> u64;
-    /// Whether single events at or past [`first_live`](Self::first_live) may be dead (compaction).
+    /// Whether single events from [`first_live`](Self::first_live) on may be dead (compaction).
     fn is_sparse(&self, topic: TopicId) -> bool;
-    /// How many events of a sparse topic live among these seqs, and about how many bytes of frames they take. `None`: not
-    /// known, all count as live.
+    /// The number of live events of a sparse topic among these seqs, and the approximate size of their frames. If it is
+    /// unknown (`None`), all of them count as live.
     fn live_in(&self, topic: TopicId, first_seq: u64, last_seq: u64) -> Option<LiveCount>;
-    /// Whether one event of a sparse topic, at or past [`first_live`](Self::first_live), lives. Returns only change from true
-    /// to false.
+    /// Whether an event of a sparse topic, from [`first_live`](Self::first_live) on, lives. The result may change from true
+    /// to false, but never back.
     fn is_live(&self, topic: TopicId, seq: u64) -> bool;
 }
 
-/// Events and what they take on disk.
+/// A number of events and their size on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LiveCount {
-    /// How many events.
+    /// The number of events.
     pub events: u64,
-    /// What their frames take.
+    /// The size of their frames.
     pub bytes: u64,
 }
 
-/// How a log is cleaned.
+/// The options of a cleaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CleanOptions {
-    /// Whether to look at sparse topics; else their events at or past [`Liveness::first_live`] all live.
+    /// Whether to compact sparse topics. If not, all their events from [`Liveness::first_live`] on count as live.
     pub compact: bool,
-    /// Share of the time that reading and writing may take; 100 is as fast as it goes.
+    /// The percentage of the time that cleaning may spend reading and writing. With 100 it never rests.
     pub duty_percent: u8,
 }
 
@@ -43,20 +44,20 @@ impl Default for CleanOptions {
     }
 }
 
-/// What cleaning did.
+/// The result of a cleaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CleanReport {
-    /// Segments that were all dead and are free to be used again.
+    /// Segments without a live event that were removed from the log.
     pub segments_retired: usize,
     /// Segments that were rewritten.
     pub segments_rewritten: usize,
-    /// Events that are gone.
+    /// Events that were removed.
     pub events_removed: u64,
-    /// Bytes of log that are gone.
+    /// Bytes of log that were removed.
     pub bytes_removed: u64,
-    /// The disk had no room to rewrite segments; segments without a live event were still retired.
+    /// Whether the disk was too full to rewrite or retire some segments.
     pub was_full: bool,
-    /// Some segments could not be read and stayed as they are: worth another try later.
+    /// Whether some segments could not be read and were left as they are. Cleaning them may succeed later.
     pub was_unreadable: bool,
 }
 

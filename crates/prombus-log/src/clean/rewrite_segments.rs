@@ -1,5 +1,5 @@
-//! Puts what lives in neighbouring segments into a new one that takes their place, clustered by topic. The new file is as large
-//! as its content; it is durable, with its index, before the manifest names it.
+//! Rewrites neighbouring segments: copies their live events, grouped by topic, to a new segment that replaces them. The new
+//! file is as large as its content. The file and its index are durable before the manifest lists the segment.
 
 use crate::clean::clean_plan::RewriteGroup;
 use crate::clean::clean_stop::CleanStop;
@@ -19,31 +19,31 @@ use crate::storage::{OpenMode, Storage, StorageFile, SyncPoint};
 use std::io;
 use std::sync::Arc;
 
-/// A batch of a rewritten segment is about this large.
+/// The approximate size of a batch in a rewritten segment.
 const BATCH_BYTES: usize = 1 << 20;
-/// Bytes that are synced at once: more would delay the commits that wait for the same disk.
+/// A sync after this many bytes. A larger sync would delay commits, which use the same disk.
 const SYNC_BYTES: u64 = 4 << 20;
-/// No rewritten segment is larger, because its content is in memory while it is made.
+/// The maximum size of a rewritten segment, whose content is in memory while it is written.
 const REWRITTEN_BYTES_MAX: u64 = 64 << 20;
 const PAGE_BYTES: u64 = 4096;
 
-/// The result of rewriting a group. Nothing names the new segments yet.
+/// The result of rewriting a group. The manifest does not list the new segments yet.
 #[derive(Default)]
 pub(crate) struct Rewritten {
     pub(crate) segments: Vec<Arc<Segment>>,
     pub(crate) events_removed: u64,
-    /// The publishers' ids that are gone, of topics that are there.
+    /// The publishers' ids of removed events, except those of deleted topics.
     pub(crate) removed_ids: Index,
 }
 
 impl Rewritten {
-    /// A publisher's id of an event that is gone still counts as a duplicate.
+    /// Keeps the publisher's id of a removed event, which still counts as a duplicate.
     fn keep_id(&mut self, header: Header, position: u64) {
         let event = FoundEvent { header, position: position as u32, key_hash: None };
         self.removed_ids.add_event(&event, false);
     }
 
-    /// Removes the files that nothing names.
+    /// Removes the new files, which the manifest does not list.
     pub(crate) fn discard(&self, storage: &dyn Storage) {
         for segment in &self.segments {
             let _ = storage.remove(&segment.name());
@@ -52,12 +52,12 @@ impl Rewritten {
     }
 }
 
-/// Bytes of frames that go into one rewritten segment.
+/// The maximum size of the frames in one rewritten segment.
 pub(crate) fn rewritten_room(segment_bytes: u64) -> u64 {
     segment_bytes.min(REWRITTEN_BYTES_MAX) - SEGMENT_DATA_START
 }
 
-/// Frames that stay, in one buffer.
+/// The frames of live events, in one buffer.
 #[derive(Default)]
 struct KeptFrames {
     bytes: Vec<u8>,
@@ -84,7 +84,7 @@ impl KeptFrames {
     }
 }
 
-/// Rewrites a group. Holds no lock but for the number of each new file. After an error nothing of it is left on disk.
+/// Rewrites a group. Holds a lock only to get the number of each new file. After an error no new file is left on disk.
 pub(crate) fn rewrite(
     live: &SegmentLiveness<'_>,
     group: &RewriteGroup,
@@ -98,7 +98,7 @@ pub(crate) fn rewrite(
     written.map(|()| rewritten)
 }
 
-/// Reads a group, keeps what lives, and writes a new segment whenever one is full.
+/// Reads a group, collects its live events, and writes a new segment whenever one is full.
 fn gather(
     live: &SegmentLiveness<'_>,
     group: &RewriteGroup,
@@ -127,7 +127,7 @@ fn gather(
                 }
             }
             let (header, position) = match found {
-                Found::Frame { header, body_checks: true, position } => (header, position),
+                Found::Frame { header, is_body_valid: true, position } => (header, position),
                 damaged => {
                     maintenance.committed.damage.report(fault_of(maintenance, segment, &damaged));
                     return Err(CleanStop::Damaged { segment: segment.id.number });
@@ -159,7 +159,7 @@ fn gather(
     Ok(())
 }
 
-/// Names damage that rewriting came across.
+/// The fault for damage found while rewriting.
 fn fault_of(maintenance: &Maintenance, segment: &Segment, damaged: &Found) -> Fault {
     match damaged {
         Found::Frame { header, position, .. } if header.kind == Kind::Event => Fault {
@@ -180,7 +180,7 @@ fn write_segment(
     pace: &mut Pace<'_>,
 ) -> Result<Arc<Segment>, CleanStop> {
     kept.places.sort_unstable_by_key(|place| (place.topic, place.seq));
-    // More is never needed; on a disk with less the room is needed more for the manifest.
+    // An upper bound for the segment and its index. If the disk has less room, the manifest needs it more.
     let needed = SEGMENT_DATA_START + kept.bytes.len() as u64 * 2;
     let (number, salt) = {
         let mut work = maintenance.work().ok_or(CleanStop::Stopped)?;
@@ -207,7 +207,7 @@ fn write_segment(
     written
 }
 
-/// How many frames make up the next batch.
+/// The number of frames in the next batch.
 fn batch_length(places: &[KeptPlace]) -> usize {
     let mut bytes = 0;
     let is_over = |place: &KeptPlace| {
@@ -232,8 +232,8 @@ impl SegmentWriter<'_> {
     fn fill(&mut self, kept: &KeptFrames, pace: &mut Pace<'_>) -> Result<(), CleanStop> {
         let mut rest = &kept.places[..];
         while !rest.is_empty() {
-            let (batch, behind) = rest.split_at(batch_length(rest));
-            rest = behind;
+            let (batch, remaining) = rest.split_at(batch_length(rest));
+            rest = remaining;
             let block = self.batch(kept, batch);
             for piece in block.chunks(JOB_PIECE_BYTES as usize) {
                 self.file.write_at(piece, self.position)?;
@@ -251,7 +251,7 @@ impl SegmentWriter<'_> {
         Ok(())
     }
 
-    /// The bytes of a batch; the salt is the new file's, so every checksum is made again.
+    /// The bytes of a batch. Every checksum is computed again, because the new file has another salt.
     fn batch(&mut self, kept: &KeptFrames, places: &[KeptPlace]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(BATCH_BYTES + BATCH_BYTES / 4);
         let mut table: Vec<u8> = Vec::new();
@@ -269,11 +269,11 @@ impl SegmentWriter<'_> {
             let position = self.position + start as u64;
             let found = FoundEvent::new(header, &bytes[start..], position, self.maintenance.context.hash);
             self.index.add_event(&found, true);
-            // A run's seqs follow each other: where cleaning left a gap a new run starts.
-            let goes_on = run.is_some_and(|run| {
+            // The seqs of a run have no gaps: a new run starts where cleaning removed events.
+            let continues_run = run.is_some_and(|run| {
                 run.topic == header.topic && run.first_seq + u64::from(run.count) == header.seq
             });
-            if !goes_on {
+            if !continues_run {
                 run.inspect(|run| run.put(&mut table));
                 let first_seq = header.seq;
                 run = Some(RunEntry { topic: header.topic, count: 0, first_seq, length: 0, digest: 0 });
@@ -292,14 +292,14 @@ impl SegmentWriter<'_> {
         bytes
     }
 
-    /// Gives the file its header and makes all of it durable.
+    /// Writes the header and makes the file durable.
     fn finish(&mut self, number: u64) -> io::Result<Arc<Segment>> {
         let sealed = self.position;
         let capacity = sealed.next_multiple_of(PAGE_BYTES).max(SEGMENT_BYTES_MIN);
         let id = SegmentId { number, salt: self.salt, kind: SegmentKind::Rewritten, capacity, life: 0 };
         self.file.write_at(&vec![0; (capacity - sealed) as usize], sealed)?;
         segment::write_header(self.file, &id, self.maintenance.context.log_id)?;
-        // Before the manifest names it in place of the originals: they are recycled right after.
+        // Before the manifest lists it instead of the originals, because those are recycled right after that.
         self.file.sync(SyncPoint::Rewritten)?;
         self.maintenance.context.storage.sync_folder(SyncPoint::RewrittenFolder)?;
         let storage = &self.maintenance.context.storage;

@@ -1,4 +1,4 @@
-//! How much of a segment lives, by its index and without reading the segment.
+//! Determines how much of a segment lives, from its index and without reading the segment.
 
 use crate::clean::liveness::{CleanOptions, LiveCount, Liveness};
 use crate::error::ReadError;
@@ -8,24 +8,24 @@ use crate::maintain::maintenance::Maintenance;
 use crate::segment::Segment;
 use crate::topics::TopicId;
 
-/// Says which events live, with deleted topics and the options counted in.
+/// Decides which events live, from the caller's [`Liveness`], the deleted topics and the options.
 pub(crate) struct SegmentLiveness<'a> {
     pub(crate) maintenance: &'a Maintenance,
     pub(crate) liveness: &'a dyn Liveness,
     pub(crate) options: &'a CleanOptions,
 }
 
-/// A topic whose events are judged one by one.
+/// The liveness of a topic, to decide about its events one by one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TopicLiveness {
     pub(crate) id: TopicId,
-    /// It is not deleted.
+    /// False if the topic is deleted.
     pub(crate) is_kept: bool,
     first_live: u64,
     is_sparse: bool,
 }
 
-/// How many events a segment has, and how many of them live.
+/// The number of events in a segment, and of live ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Census {
     pub(crate) events: u64,
@@ -33,12 +33,12 @@ pub(crate) struct Census {
 }
 
 impl SegmentLiveness<'_> {
-    /// Whether a topic is there; the events of one that is not are dead.
+    /// Whether a topic exists. The events of a deleted one are dead.
     pub(crate) fn is_kept(&self, topic: u32) -> bool {
         self.maintenance.committed.view().last_seq(topic).is_some()
     }
 
-    /// What counts for all events of a topic. It may be asked again later: more is dead by then, never less.
+    /// The liveness of a topic. A later call may find more events dead, but never fewer.
     pub(crate) fn topic(&self, topic: u32) -> TopicLiveness {
         let id = TopicId(topic);
         if !self.is_kept(topic) {
@@ -60,7 +60,7 @@ impl SegmentLiveness<'_> {
             census.live.events = census.live.events.saturating_add(live.events);
             census.live.bytes = census.live.bytes.saturating_add(live.bytes);
         }
-        // An index of an early build does not know what the events take, only where they stand.
+        // The index of an early build contains only the positions of the events, so the sum may exceed the segment.
         let content = segment.sealed().unwrap_or(SEGMENT_DATA_START) - SEGMENT_DATA_START;
         census.live.bytes = census.live.bytes.min(content);
         Ok(census)
@@ -90,13 +90,14 @@ impl SegmentLiveness<'_> {
             Some(live) if live.events < above.events => {
                 Ok(LiveCount { events: live.events, bytes: live.bytes.min(above.bytes) })
             }
-            // All of them: what the index says of their bytes is exact.
+            // All of them live: the size in the index is exact.
             _ => Ok(above),
         }
     }
 }
 
-/// What the entries hold from a seq on; one that is cut in the middle counts in proportion, and at least one event of it.
+/// Counts the events of the entries from a seq on. An entry that starts before this seq counts in proportion, and as at
+/// least one event.
 pub(crate) fn count_from(entries: &[Entry], first_seq: u64) -> LiveCount {
     let mut count = LiveCount { events: 0, bytes: 0 };
     for entry in entries.iter().filter(|entry| entry.last_seq >= first_seq) {
@@ -115,7 +116,7 @@ mod tests {
     use crate::event_id::EventId;
 
     #[test]
-    fn an_entry_that_is_cut_counts_in_proportion() {
+    fn an_entry_that_starts_before_the_seq_counts_in_proportion() {
         let entry = |first_seq, count: u32| Entry {
             first_seq,
             last_seq: first_seq + 9,

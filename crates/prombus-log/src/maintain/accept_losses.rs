@@ -1,6 +1,6 @@
-//! Giving up what cannot be read in a running log: the bytes that the disk cannot read count as damaged from then on.
+//! Accepts losses in a running log: bytes that the disk cannot read count as damaged from then on.
 //!
-//! Nothing here writes to a segment or removes a file: `LOSSES` names bytes.
+//! Only the file `LOSSES`, which lists these bytes, is written. Segments are not changed, and no file is removed.
 
 use crate::accepted_losses::{Loss, LossKind, Losses};
 use crate::maintain::maintenance::Maintenance;
@@ -10,14 +10,15 @@ use crate::unreadable_ranges::unreadable_sectors;
 use std::io;
 
 impl Maintenance {
-    /// Gives up what is known to be unreadable now; returns it.
+    /// Gives up the events that are unreadable at present, and returns them.
     pub(crate) fn accept_losses(&self) -> io::Result<Vec<UnreadableEvents>> {
         let mut given_up = list_unreadable(&self.committed);
         let mut added = Vec::new();
         given_up.retain_mut(|events| {
             let Some(segment) = self.committed.segment_named(&events.file) else { return false };
-            // A reader stops early in a large place that fails, and remembers places that it could read later: only what fails
-            // now, sector by sector, is given up. Where a whole file cannot be opened, no byte is known to be bad.
+            // The recorded ranges may be too large: a reader does not try every sector of a large failing range, and some
+            // sectors may be readable again. So each sector is tried, and only those that fail are given up. If a file
+            // cannot be opened at all, no byte of it is known to be bad.
             let sectors = |range| segment.file().and_then(|file| unreadable_sectors(&*file, range)).ok();
             events.bytes = events.bytes.iter().filter_map(sectors).flatten().collect();
             let (number, salt) = (segment.id.number, segment.id.salt);
@@ -32,11 +33,11 @@ impl Maintenance {
         if added.is_empty() {
             return Ok(given_up);
         }
-        // Also prepared segments, which no reader sees.
+        // The manifest also lists prepared segments, which the committed log does not contain.
         let manifest = self.manifest();
         let mut losses = self.losses.lock();
         let mut changed = losses.clone();
-        // An open that could not read the list started without it.
+        // The list is read again, because it may have been unreadable when the log was opened.
         added.extend(Losses::read(&*self.context.storage)?.0.rows);
         let segments = self.committed.segments();
         changed.add(added, |loss| manifest.names_file_of(loss));

@@ -1,10 +1,10 @@
-//! A copy of a running log, as of one durable batch, that opens and verifies like any other log.
+//! Backs up a running log: makes a copy as of one durable batch that opens and verifies like any other log.
 //!
-//! A checkpoint is written first; its mark is what the copy holds. Then come the segments up to the mark with their indexes,
-//! the ids that are kept, the checkpoint, and last the manifest: until that is there the copy does not open. Publishing
-//! continues meanwhile. The copy has the same log id, which its segments carry.
+//! A checkpoint is written first, and the copy contains the log up to the mark of this checkpoint. The segments up to the
+//! mark are copied with their indexes, then the kept indexes, the checkpoint, and last the manifest. The copy does not open
+//! before its manifest is written. It has the same log id, because segment headers contain it.
 //!
-//! While a backup holds a segment its file is not recycled, so cleaning continues meanwhile too.
+//! Publishing and cleaning continue meanwhile: while the backup holds a segment, its file is not recycled.
 
 use crate::checkpoint::{Checkpoint, Mark};
 use crate::error::BackupError;
@@ -26,29 +26,30 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes that are synced at once: more would delay the commits, if they go to the same disk.
+/// A sync after this many bytes. A larger sync would delay commits if the backup is on the same disk.
 const SYNC_BYTES: u64 = 16 << 20;
-/// Share of the time that reading and writing may take.
+/// The percentage of the time that the backup may spend reading and writing.
 const DUTY_PERCENT: u8 = 50;
-/// What the indexes take besides the segments, as a part of them, and what the rest takes.
+/// To estimate the size of a backup: indexes take at most about 1/8 of the size of the segments, and the other files at
+/// most `MARGIN_BYTES`.
 const OVERHEAD_PART: u64 = 8;
 const MARGIN_BYTES: u64 = 8 << 20;
-/// A failed read is retried this often, after 100 ms, doubling each time: about 6 s in all.
+/// Number of retries of a failed read. The delay is 100 ms and doubles each time, about 6 s in total.
 const READ_RETRIES: u32 = 6;
 
-/// How far a backup is.
+/// The progress of a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackupProgress {
-    /// Bytes of segments copied.
+    /// Bytes of segments copied so far.
     pub bytes_done: u64,
-    /// Bytes of segments to copy in all.
+    /// Bytes of segments to copy in total.
     pub bytes_total: u64,
 }
 
-/// What a backup holds.
+/// The content of a backup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackupReport {
-    /// The newest durable batch in it.
+    /// The newest batch in it.
     pub batch: u64,
     /// Segments in it.
     pub segments: usize,
@@ -56,7 +57,7 @@ pub struct BackupReport {
     pub bytes: u64,
 }
 
-/// The state that is copied.
+/// The state of the log that is copied.
 struct Snapshot {
     manifest: Manifest,
     mark: Mark,
@@ -66,7 +67,8 @@ struct Snapshot {
 }
 
 impl Maintenance {
-    /// Backs the log up into a folder that is new or empty. Whether the folder will do is known before the first progress.
+    /// Backs the log up into a folder that is new or empty. An unsuitable folder is reported before the first call of
+    /// `progress`.
     pub(crate) fn backup(
         &self,
         destination: &Path,
@@ -82,13 +84,13 @@ impl Maintenance {
         check_writable(destination).map_err(folder_error)?;
         let report = self.backup_to(storage, progress);
         if report.is_err() && is_new {
-            // Only if it is empty again.
+            // This fails unless the folder is empty.
             let _ = std::fs::remove_dir(destination);
         }
         report
     }
 
-    /// Backs the log up to a storage that is empty. After an error it is empty again.
+    /// Backs the log up to an empty storage. After an error the storage is empty again.
     pub(crate) fn backup_to(
         &self,
         storage: Arc<dyn Storage>,
@@ -121,12 +123,12 @@ impl Maintenance {
         })
     }
 
-    /// Writes a checkpoint and takes down what belongs to it.
+    /// Writes a checkpoint and collects the state that belongs to it.
     fn snapshot(&self) -> Result<Snapshot, BackupError> {
         let mut work = self.work().ok_or_else(|| self.context.why_stopped())?;
         let written = work.checkpoint();
         let is_written = written.map_err(|error| {
-            self.context.fail(format!("housekeeping: {error}"));
+            self.context.fail(format!("maintenance: {error}"));
             self.context.why_stopped()
         })?;
         if !is_written {
@@ -138,7 +140,7 @@ impl Maintenance {
         let file = checkpoint_name(number);
         let read = || self.context.storage.open(&file, OpenMode::Read).and_then(|file| read_whole(&*file));
         let mut checkpoint = read();
-        // At once: the maintenance lock is held.
+        // Retried without a delay, because the maintenance lock is held.
         for _ in 0..READ_RETRIES {
             if checkpoint.as_ref().is_err_and(is_unreadable) {
                 checkpoint = read();
@@ -169,7 +171,7 @@ impl Maintenance {
     }
 }
 
-/// Whether a folder, which may not exist yet, is another one or inside it.
+/// Whether `folder`, which may not exist yet, is `other` or inside it.
 fn is_inside(folder: &Path, other: &Path) -> bool {
     let Ok(other) = other.canonicalize() else { return false };
     let existing = folder.ancestors().find_map(|ancestor| ancestor.canonicalize().ok());
@@ -180,7 +182,7 @@ fn check_writable(folder: &Path) -> io::Result<()> {
     let file = folder.join("PROBE");
     let made = std::fs::File::create_new(&file);
     if made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
-        // The folder is not empty, which comes next.
+        // The folder is not empty. The caller checks that next.
         return Ok(());
     }
     made?;
@@ -190,7 +192,7 @@ fn check_writable(folder: &Path) -> io::Result<()> {
 struct BackupCopy<'a> {
     maintenance: &'a Maintenance,
     storage: Arc<dyn Storage>,
-    /// The files that were made.
+    /// The files created so far.
     made: Vec<String>,
     pace: Pace<'a>,
     progress: &'a mut dyn FnMut(BackupProgress),
@@ -219,7 +221,7 @@ impl BackupCopy<'_> {
         let file = self.create(&name)?;
         let written = file.write_at(&snapshot.checkpoint, 0).and_then(|()| file.sync(SyncPoint::Backup));
         written.map_err(|source| BackupError::Write { file: name, source })?;
-        // Before the manifest: it must not name what a power cut takes away.
+        // Before the manifest is written: otherwise a power cut can remove files that the manifest lists.
         let synced = self.storage.sync_folder(SyncPoint::BackupFolder);
         synced.map_err(|source| BackupError::Write { file: self.storage.location(), source })?;
         let written = snapshot.manifest.write(&*self.storage);
@@ -244,12 +246,12 @@ impl BackupCopy<'_> {
             && let Ok(source) = self.maintenance.context.storage.open(&index, OpenMode::Read)
         {
             match self.copy(&*source, &index, None, None) {
-                // It says no more than the segment does, which was copied whole.
+                // The index can be rebuilt from the copied segment.
                 Err(BackupError::Read { .. }) => {}
                 copied => return copied,
             }
         }
-        // The segment that grows has none yet; it is made as for a sealed one, because the copy ends here.
+        // The growing segment has no index file. Its copy is sealed, so it gets one.
         let storage = Arc::clone(&self.storage);
         let copied = Segment::new_read_only(storage, segment.id, Some(length), SegmentIndex::Growing);
         let id = segment.id;
@@ -278,7 +280,8 @@ impl BackupCopy<'_> {
         created.map_err(|source| BackupError::Write { file: name.to_owned(), source })
     }
 
-    /// Copies a file, up to a length or to its end, in pieces. `progress` is what was done before it and what there is.
+    /// Copies a file in pieces, up to `length` or to its end. `progress` contains the bytes done before this file, and the
+    /// total.
     fn copy(
         &mut self,
         source: &dyn StorageFile,
@@ -298,7 +301,7 @@ impl BackupCopy<'_> {
         while position < length {
             let part = buffer.len().min((length - position) as usize);
             let read = self.read_patiently(source, &mut buffer[..part], position).map_err(read_error)?;
-            // A file cut short: what is missing is damage in the copy too.
+            // The file is too short. Zeros in place of the missing bytes are found as damage in the copy too.
             buffer[read..part].fill(0);
             file.write_at(&buffer[..part], position).map_err(write_error)?;
             position += part as u64;
@@ -317,7 +320,8 @@ impl BackupCopy<'_> {
         file.sync(SyncPoint::Backup).map_err(write_error)
     }
 
-    /// Reads like [`StorageFile::read_at`], and tries again for a while: one passing error must not cost a backup of hours.
+    /// Reads like [`StorageFile::read_at`], and retries for a while: a transient error must not end a backup that takes
+    /// hours.
     fn read_patiently(
         &mut self,
         source: &dyn StorageFile,
@@ -338,7 +342,7 @@ impl BackupCopy<'_> {
         }
     }
 
-    /// Leaves nothing behind; the manifest goes first, so that what is left for a moment does not open.
+    /// Removes everything. The manifest is removed first, so that an incomplete copy does not open.
     fn remove_all(&self) {
         for name in [MANIFEST, MANIFEST_NEW] {
             let _ = self.storage.remove(name);
@@ -349,7 +353,7 @@ impl BackupCopy<'_> {
     }
 }
 
-/// Lets the index of a damaged segment know which seqs are lost in it, as of the snapshot: later events are not in the copy.
+/// Adds entries for lost seqs to the index of a damaged segment, as of the snapshot: later events are not in the copy.
 fn cover_lost_seqs(
     snapshot: &Snapshot,
     at: usize,
@@ -369,7 +373,7 @@ fn cover_lost_seqs(
     Ok(())
 }
 
-/// What a backup takes with its indexes and checkpoint.
+/// The estimated size of a backup with its indexes and checkpoint.
 fn needed_bytes(segment_bytes: u64) -> u64 {
     segment_bytes + segment_bytes / OVERHEAD_PART + MARGIN_BYTES
 }

@@ -1,4 +1,4 @@
-//! The manifest as it is on disk, and the file whose room is given up to write it on a full disk. Only the holder of the
+//! The manifest of an open log, and the reserve file that is removed to write it on a full disk. Only the holder of the
 //! maintenance lock writes the manifest.
 
 use crate::layout::index_name;
@@ -9,7 +9,7 @@ use crate::storage::{Storage, is_full, remove_if_there};
 use std::io;
 use std::sync::Arc;
 
-/// The manifest of an open log.
+/// The manifest of an open log, and the reserve file.
 pub(crate) struct Catalog {
     pub(crate) manifest: Manifest,
     pub(crate) reserve: ReserveFile,
@@ -26,7 +26,7 @@ impl Catalog {
         self.manifest.next_number - 1
     }
 
-    /// Writes the manifest of a log with these segments and without those that are gone.
+    /// Writes the manifest with these segments, without those in `gone`, and with the prepared ones.
     pub(crate) fn write(
         &mut self,
         storage: &dyn Storage,
@@ -38,7 +38,7 @@ impl Catalog {
             let reserve = self.row(segment.id.number).is_some_and(|row| row.reserve);
             rows.push(SegmentRow { id: segment.id, sealed: segment.sealed(), reserve });
         }
-        // Prepared ones, and one that is on its way from there into the view.
+        // Prepared segments, and one that the committer has just taken and that is not in the view yet.
         let is_in = |list: &[Arc<Segment>], number| list.iter().any(|segment| segment.id.number == number);
         let is_other = |row: &&SegmentRow| !is_in(segments, row.id.number) && !is_in(gone, row.id.number);
         rows.extend(self.manifest.segments.iter().filter(is_other));
@@ -58,7 +58,7 @@ impl Catalog {
         self.manifest.segments.iter().find(|row| row.id.number == number)
     }
 
-    /// Removes the index file of a segment that is gone, unless it is kept for its ids.
+    /// Removes the index file of a retired segment, unless it is kept for its ids.
     pub(crate) fn remove_index(&self, storage: &dyn Storage, number: u64) -> io::Result<()> {
         if self.manifest.kept_indexes.iter().any(|row| row.number == number) {
             return Ok(());

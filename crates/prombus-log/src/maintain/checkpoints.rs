@@ -1,4 +1,4 @@
-//! Writing checkpoints, and which segments they cover.
+//! Writes checkpoints, and determines which segments they cover.
 
 use crate::caller_state::State;
 use crate::checkpoint::{Checkpoint, Mark};
@@ -13,17 +13,17 @@ use crate::storage::is_full;
 use bytes::Bytes;
 use std::io;
 
-/// The checkpoints that the manifest names, and the state that goes into the next one.
+/// The two checkpoints in the manifest, and the caller's state for the next one.
 pub(crate) struct Checkpoints {
     /// The caller's state, as of the newest checkpoint.
     state: Box<dyn State>,
     /// The mark of the newest checkpoint.
     pub(crate) newest: Mark,
-    /// The mark of the older one, once it was asked for.
+    /// The mark of the older checkpoint, once it is known.
     older: Option<Mark>,
     /// Length of the newest checkpoint file.
     pub(super) file_bytes: u64,
-    /// The last checkpoint found no room, and that was reported.
+    /// Whether the last checkpoint found no room. This is reported once.
     has_failed: bool,
 }
 
@@ -33,19 +33,19 @@ impl Checkpoints {
     }
 
     /// Applies state records, and snapshots the state.
-    fn take_in(&mut self, records: &[Bytes], snapshot: &mut Vec<u8>) {
+    fn apply_records(&mut self, records: &[Bytes], snapshot: &mut Vec<u8>) {
         for frames in records {
             let mut rest = &frames[..];
             while !rest.is_empty() {
-                let (frame, behind) = rest.split_at(trusted_frame_length(rest));
+                let (frame, remaining) = rest.split_at(trusted_frame_length(rest));
                 self.state.apply(u32_at(frame, 20), &frame[HEADER_BYTES..]);
-                rest = behind;
+                rest = remaining;
             }
         }
         self.state.snapshot(snapshot);
     }
 
-    /// Writes a checkpoint as of now. False when the disk had no room: the older ones stay.
+    /// Writes a checkpoint of the present state. Returns false if the disk had no room; the existing checkpoints then stay.
     pub(crate) fn write(
         &mut self,
         context: &Context,
@@ -56,7 +56,7 @@ impl Checkpoints {
             view.since_checkpoint = 0;
             (view.checkpoint(), std::mem::take(&mut view.state_records))
         });
-        self.take_in(&records, &mut checkpoint.state);
+        self.apply_records(&records, &mut checkpoint.state);
         let number = catalog.next_number();
         let mark = checkpoint.mark;
         let mut written = checkpoint.write(&*context.storage, number);
@@ -77,7 +77,7 @@ impl Checkpoints {
                 self.has_failed = false;
                 self.older = Some(std::mem::replace(&mut self.newest, mark));
                 if older != newer {
-                    // Left behind after a crash here, it is removed at the next open.
+                    // After a crash at this point, the next open removes the file.
                     let _ = context.storage.remove(&checkpoint_name(older));
                 }
                 Ok(true)
@@ -94,8 +94,8 @@ impl Checkpoints {
         }
     }
 
-    /// Makes room for a checkpoint on a full disk: until it is written, the newest one is the only one. False when it is
-    /// already.
+    /// Makes room for a checkpoint on a full disk by removing the older of the two. Returns false if there is only one, or
+    /// no room for the manifest.
     fn give_up_older(
         &mut self,
         context: &Context,
@@ -106,7 +106,7 @@ impl Checkpoints {
         if older == newer {
             return Ok(false);
         }
-        // First out of the manifest, then removed: a crash in between leaves a file that the next open removes.
+        // Removed from the manifest first. A crash before the file is removed leaves a file that the next open removes.
         catalog.manifest.checkpoints = [newer, newer];
         match catalog.write(&*context.storage, &committed.segments(), &[]) {
             Ok(()) => {}
@@ -120,7 +120,7 @@ impl Checkpoints {
         Ok(true)
     }
 
-    /// How many segments, from the oldest on, lie before both checkpoints.
+    /// The number of segments, from the oldest on, that both checkpoints cover.
     pub(crate) fn covered(
         &mut self,
         context: &Context,
@@ -132,7 +132,7 @@ impl Checkpoints {
             self.older = if older == newer {
                 Some(self.newest)
             } else {
-                // One that is damaged or cannot be read covers nothing; two new ones put it away.
+                // A damaged or unreadable checkpoint covers nothing. Writing two new checkpoints replaces it.
                 let read = Checkpoint::read(&*context.storage, older);
                 read.ok().and_then(Result::ok).map(|checkpoint| checkpoint.mark)
             };

@@ -1,4 +1,5 @@
-//! Files with the ids of events that are gone: naming them in the manifest, and removing those that have expired.
+//! The kept indexes: files with the publishers' ids of events that were cleaned away. This module adds them to the
+//! manifest, and removes those that have expired.
 
 use crate::context::Context;
 use crate::maintain::catalog::Catalog;
@@ -10,14 +11,14 @@ use crate::storage::{SyncPoint, is_full};
 use std::io;
 use std::sync::Arc;
 
-/// Kept ids that the manifest no longer names; their files are removed when they are no longer used.
+/// Kept ids that were removed from the manifest. Their files are removed when no reader uses them.
 #[derive(Default)]
 pub(crate) struct KeptIdFiles {
     retired: Vec<Arc<KeptIds>>,
 }
 
 impl KeptIdFiles {
-    /// Forgets ids that have expired or are too many, and removes files that are no longer used.
+    /// Removes kept ids that have expired or exceed the size limit, and files that no reader uses.
     pub(crate) fn expire(
         &mut self,
         context: &Context,
@@ -44,7 +45,7 @@ impl KeptIdFiles {
         }
     }
 
-    /// Adds ids and removes others, in the manifest and for look-ups.
+    /// Adds kept ids and removes those with the numbers in `gone`, in the manifest and for lookups.
     pub(crate) fn change(
         &mut self,
         context: &Context,
@@ -65,25 +66,25 @@ impl KeptIdFiles {
         Ok(())
     }
 
-    /// Lets look-ups use ids that the manifest names now, and no more those that it does not.
+    /// Makes lookups use the added ids and ignore the removed ones, after the manifest was written.
     pub(crate) fn show(&mut self, committed: &CommittedLog, added: &[Arc<KeptIds>], gone: &[u64]) {
         self.retired.extend(committed.ids.change_kept(added, gone));
         committed.refresh_id_files();
     }
 }
 
-/// Puts ids into the next manifest.
+/// Adds kept ids to the manifest in memory. The caller writes it.
 pub(crate) fn name_kept(context: &Context, catalog: &mut Catalog, added: &[Arc<KeptIds>]) -> io::Result<()> {
     if added.is_empty() {
         return Ok(());
     }
-    // Else a power cut leaves a manifest that names a file whose own name is lost, and its ids with it.
+    // Without this sync a power cut can leave a manifest that lists a file whose name is lost, and the ids with it.
     context.storage.sync_folder(SyncPoint::KeptIndexFolder)?;
     catalog.manifest.kept_indexes.extend(added.iter().map(|kept| kept.row));
     Ok(())
 }
 
-/// The numbers of the oldest files, without which the others are within the limit.
+/// The numbers of the oldest files that must be removed so that the others are within the limit.
 fn oldest_over(kept: &[Arc<KeptIds>], limit_bytes: u64) -> Vec<u64> {
     let mut bytes: u64 = kept.iter().map(|kept| kept.file.file_bytes()).sum();
     let mut numbers = Vec::new();

@@ -1,18 +1,19 @@
-//! Long work that callers ask for, cleaning and backup: how it is told to stop, how closing waits for it, and its pace.
+//! Long jobs that callers start: cleaning and backup. This module stops them, waits for them at close, and limits their
+//! pace.
 //!
-//! Such work holds no lock while it reads and writes. It goes in pieces of at most 1 MiB and asks between two of them whether
-//! the log is still open, so that closing waits for one piece and not for the whole job.
+//! A job holds no lock while it reads and writes. It works in pieces of at most 1 MiB and checks between two pieces whether
+//! the log is still open. So closing waits for one piece and not for the whole job.
 
 use crate::write::append_queue::AppendQueue;
 use parking_lot::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// How much is read or written between two looks at the clock.
+/// The size of a piece: a job may rest after each.
 pub(crate) const JOB_PIECE_BYTES: u64 = 1 << 20;
-/// Work shorter than this continues without a rest, which would take longer than intended.
+/// After less work than this there is no rest: a very short rest would take longer than intended.
 const SHORTEST_WORK: Duration = Duration::from_micros(500);
 
-/// The jobs that run.
+/// The running jobs.
 #[derive(Default)]
 pub(crate) struct Jobs {
     state: Mutex<JobsState>,
@@ -26,22 +27,22 @@ struct JobsState {
     running: usize,
 }
 
-/// What a job does.
+/// The kind of a job.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JobKind {
-    /// One at a time.
+    /// At most one runs at a time.
     Clean,
     Backup,
 }
 
-/// Why a job may not begin.
+/// Why a job may not start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     Stopped,
     Busy,
 }
 
-/// A job that runs, until it is dropped.
+/// A running job. It ends when this is dropped.
 pub(crate) struct Job<'a> {
     jobs: &'a Jobs,
     kind: JobKind,
@@ -60,7 +61,7 @@ impl Jobs {
         Ok(Job { jobs: self, kind })
     }
 
-    /// Tells all jobs to stop; none begins any more.
+    /// Tells all jobs to stop, and refuses new ones.
     pub(crate) fn stop(&self) {
         self.state.lock().is_stopped = true;
         self.changed.notify_all();
@@ -78,7 +79,7 @@ impl Jobs {
         self.state.lock().is_stopped
     }
 
-    /// Waits for a while; false, and at once, when the jobs shall stop.
+    /// Waits for `duration`. Returns false immediately if the jobs must stop.
     fn pause(&self, duration: Duration) -> bool {
         let mut state = self.state.lock();
         let end = Instant::now() + duration;
@@ -99,11 +100,11 @@ impl Drop for Job<'_> {
     }
 }
 
-/// Lets a job take a share of the time and no more.
+/// Limits a job to a share of the time.
 pub(crate) struct Pace<'a> {
     jobs: &'a Jobs,
     queue: &'a AppendQueue,
-    /// Without threads nothing waits.
+    /// Set in a log without threads, which never waits, and for a share of 100 percent.
     never_rests: bool,
     duty_percent: u32,
     since: Instant,
@@ -116,7 +117,8 @@ impl<'a> Pace<'a> {
         Self { jobs, queue, never_rests, duty_percent, since: Instant::now() }
     }
 
-    /// After a piece of work: rests as long as that asks for. False when the log is closed or writing stopped.
+    /// Called after a piece of work: rests in proportion to its duration. Returns false if the log is closed or writing
+    /// stopped.
     pub(crate) fn rest(&mut self) -> bool {
         let jobs = self.jobs;
         if self.never_rests {
@@ -126,10 +128,10 @@ impl<'a> Pace<'a> {
         if worked < SHORTEST_WORK {
             return !jobs.is_stopped();
         }
-        // On a full disk publishers wait for what is freed here.
+        // On a full disk there is no rest, because publishers need the space that cleaning frees.
         let pause = worked * (100 - self.duty_percent) / self.duty_percent;
-        let goes_on = if self.queue.is_full() { !jobs.is_stopped() } else { jobs.pause(pause) };
+        let may_continue = if self.queue.is_full() { !jobs.is_stopped() } else { jobs.pause(pause) };
         self.since = Instant::now();
-        goes_on
+        may_continue
     }
 }

@@ -1,8 +1,7 @@
-//! The maintaining part of a log: the manifest, retired segments and checkpoints behind one lock, long jobs, and accepted
-//! losses.
+//! The maintaining part of a log: one lock for the manifest, retired segments and checkpoints; long jobs; accepted losses.
 //!
-//! **Lock order:** the maintenance lock first, then those of the append queue and of the committed log. Neither of those parts
-//! knows this one.
+//! **Lock order:** the maintenance lock first, then the locks of the append queue and the committed log. Neither of those
+//! parts calls this one.
 
 use crate::accepted_losses::Losses;
 use crate::context::Context;
@@ -22,7 +21,7 @@ pub(crate) struct Maintenance {
     pub(crate) queue: Arc<AppendQueue>,
     work: Mutex<Work>,
     pub(crate) jobs: Jobs,
-    /// Unreadable places that count as damaged.
+    /// Unreadable ranges that count as damaged.
     pub(super) losses: Mutex<Losses>,
 }
 
@@ -43,22 +42,22 @@ impl Maintenance {
         self.work.lock().step()
     }
 
-    /// At close: does what a later open would otherwise have to do, and nothing after it.
+    /// Called at close: writes index files and a checkpoint. No work is done after it.
     pub(crate) fn finish(&self) {
         self.work.lock().finish();
     }
 
-    /// The maintenance lock; `None` when the log is closed.
+    /// Takes the maintenance lock; `None` if the log is closed.
     pub(crate) fn work(&self) -> Option<MutexGuard<'_, Work>> {
         Some(self.work.lock()).filter(|work| !work.is_finished)
     }
 
-    /// The manifest at this moment.
+    /// A copy of the present manifest.
     pub(crate) fn manifest(&self) -> Manifest {
         self.work.lock().catalog.manifest.clone()
     }
 
-    /// Lets a job take this share of the time.
+    /// Limits a job to this percentage of the time.
     pub(crate) fn pace(&self, duty_percent: u8) -> Pace<'_> {
         Pace::new(&self.jobs, &self.queue, self.context.options.threads, duty_percent)
     }

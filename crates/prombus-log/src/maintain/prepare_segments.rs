@@ -1,4 +1,4 @@
-//! Making segments ready ahead of need: a retired file is recycled, or a new one is filled with zeros.
+//! Prepares segments before they are needed: recycles a retired file, or fills a new one with zeros.
 
 use crate::context::Context;
 use crate::layout::segment_name;
@@ -6,7 +6,7 @@ use crate::maintain::recycle_segments::FREE_MARGIN_BYTES;
 use crate::maintain::work::Work;
 use crate::manifest::SegmentRow;
 use crate::observer::Notice;
-use crate::read::durable::Durable;
+use crate::read::durable_batch::DurableBatch;
 use crate::segment::{self, Segment, SegmentId, SegmentIndex, SegmentKind};
 use crate::step::Step;
 use crate::storage::is_full;
@@ -15,35 +15,36 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How far the zeros of a new segment may be ahead of what is committed meanwhile.
+/// Filling a new segment slows down when more than `FILL_AHEAD_BYTES + FILL_AHEAD_TIMES * committed` bytes are filled,
+/// where `committed` is the number of bytes committed meanwhile.
 const FILL_AHEAD_BYTES: u64 = 1 << 20;
 const FILL_AHEAD_TIMES: u64 = 4;
-/// The pause after each piece of zeros, when they are that far ahead.
+/// The pause after each piece of zeros if the filling is too far ahead.
 const FILL_PAUSE: Duration = Duration::from_millis(4);
-/// Without a commit for this long the disk is idle.
+/// The disk counts as idle after this long without a commit.
 const FILL_IDLE: Duration = Duration::from_millis(100);
-/// Segments that are held back for a full disk. The state records of one are dead when the next one is in use and checkpoints
-/// cover them, so two can take turns for as long as the disk is full.
+/// Number of segments that are reserved for a full disk. When one is full, the other one is used. By then checkpoints cover
+/// the state records in the first, so cleaning can free it. So two reserves are enough for as long as the disk is full.
 const RESERVE_SEGMENTS: usize = 2;
 
 impl Work {
-    /// Makes a segment ready if one is missing: recycles a retired file, or fills a new one with zeros.
+    /// Prepares a segment if one is missing: recycles a retired file, or fills a new one with zeros.
     pub(crate) fn prepare_segment(&mut self) -> io::Result<Step> {
         let (ready, reserves) = self.queue.spare_counts();
         let are_ready = ready >= self.context.options.prepared_segments;
         if !are_ready && self.prepare_one(false, false)? == Step::Worked {
             return Ok(Step::Worked);
         }
-        // Even when other segments cannot be made: a cleaned reserve is reused.
+        // Reserves are prepared even if other segments cannot be, because a cleaned reserve can be recycled.
         if reserves < RESERVE_SEGMENTS { self.prepare_one(true, are_ready) } else { Ok(Step::Idle) }
     }
 
-    /// Makes one segment ready; `is_last` when then none is missing that publishers need.
+    /// Prepares one segment. `is_last` is true if publishers need no further segment.
     fn prepare_one(&mut self, is_reserve: bool, is_last: bool) -> io::Result<Step> {
         let capacity =
             if is_reserve { self.context.options.reserve_bytes } else { self.context.options.segment_bytes };
         let mut made = self.make_segment(capacity, is_reserve);
-        // Where files are not recycled, retired ones only take room.
+        // If the storage does not recycle files, retired ones can be removed to make room.
         while made.as_ref().is_err_and(is_full)
             && !self.context.storage.recycles_segments()
             && self.retired.free_one(&self.context, &self.catalog)?
@@ -72,7 +73,7 @@ impl Work {
         }
     }
 
-    /// A segment that is durable and named by the manifest.
+    /// Creates a durable segment and adds it to the manifest.
     fn make_segment(&mut self, capacity: u64, reserve: bool) -> io::Result<Arc<Segment>> {
         let id = self.make_file(capacity, SegmentKind::Log)?;
         self.catalog.manifest.segments.push(SegmentRow { id, sealed: None, reserve });
@@ -85,12 +86,12 @@ impl Work {
         }
         let storage = Arc::clone(&self.context.storage);
         let segment = Segment::new(storage, id, None, SegmentIndex::Growing);
-        // Opened here and not when the first batch waits for it.
+        // Opened here, so that the first batch does not have to wait for it.
         segment.file()?;
         Ok(Arc::new(segment))
     }
 
-    /// A segment file that is durable; the manifest does not name it yet.
+    /// Creates a durable segment file. The manifest does not list it yet.
     pub(crate) fn make_file(&mut self, capacity: u64, kind: SegmentKind) -> io::Result<SegmentId> {
         let number = self.catalog.next_number();
         let old = self.retired.take(&self.context, &self.catalog, capacity)?;
@@ -122,9 +123,10 @@ impl Work {
     }
 }
 
-/// Gives commits precedence over the zeros of a segment that is not needed yet: both use the same disk. The zeros stay a few
-/// times ahead of what is committed, and never take much more than a second, because maintenance waits too.
-fn fill_pace(context: &Context, queue: &AppendQueue, durable: &Durable) -> impl FnMut(u64) {
+/// Returns a function that slows down the filling of a segment that is not needed yet, because commits use the same disk.
+/// The filling stays a few times ahead of the commits, and takes not much more than a second, because other maintenance
+/// waits for it.
+fn fill_pace(context: &Context, queue: &AppendQueue, durable: &DurableBatch) -> impl FnMut(u64) {
     let (at_start, _) = queue.room_left();
     let mut last_batch = (durable.get(), None::<Instant>);
     move |filled| {

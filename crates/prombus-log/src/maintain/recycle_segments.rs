@@ -1,4 +1,4 @@
-//! Recycling segment files: files of retired segments wait here, are recycled while publishing is fast, and are removed else.
+//! The files of retired segments. They are kept for recycling while publishing needs new segments, and removed otherwise.
 
 use crate::context::Context;
 use crate::layout::segment_name;
@@ -8,22 +8,22 @@ use crate::step::Step;
 use std::io;
 use std::sync::Arc;
 
-/// Room that stays free for the manifest, checkpoints and indexes when a segment is made.
+/// Disk space that must stay free for the manifest, checkpoints and indexes when a segment is created.
 pub(crate) const FREE_MARGIN_BYTES: u64 = 8 << 20;
-/// Retired files that wait to be used again.
+/// The maximum number of retired files that are kept for recycling.
 const RETIRED_FILES_MAX: usize = 8;
-/// This many are never removed.
+/// Usable files are not removed if at most this many are left.
 const RETIRED_FILES_KEPT: usize = 1;
-/// The others are removed after this time without use.
+/// Further files are removed after this time without recycling.
 const REST_MS: i64 = 4_000;
-/// At most one file is removed in this time: to free a large one costs the disk a moment.
+/// At most one such file is removed in this time, because removing a large file keeps the disk busy.
 const GIVE_BACK_MS: i64 = 1_000;
 
-/// A segment that the manifest no longer names. Its file and its index are free when nothing else holds it.
+/// A segment that the manifest does not list. Its file and its index are free when nothing else holds the segment.
 struct RetiredFile {
     segment: Arc<Segment>,
     since_ms: i64,
-    /// Some of its bytes could not be read: nothing is written there again.
+    /// Whether some of its bytes could not be read. Such a file is not recycled.
     is_unreadable: bool,
 }
 
@@ -33,7 +33,7 @@ impl RetiredFile {
     }
 }
 
-/// Files of segments that the manifest no longer names.
+/// The files of retired segments.
 pub(crate) struct RetiredSegments {
     files: Vec<RetiredFile>,
     /// When one of them was last recycled.
@@ -49,7 +49,7 @@ impl Default for RetiredSegments {
 }
 
 impl RetiredSegments {
-    /// Adds a segment that the manifest no longer names; nothing is written again to one with unreadable bytes.
+    /// Adds a segment that was removed from the manifest. With `is_unreadable` its file is not recycled.
     pub(crate) fn add(&mut self, segment: &Arc<Segment>, since_ms: i64, is_unreadable: bool) {
         self.files.push(RetiredFile { segment: Arc::clone(segment), since_ms, is_unreadable });
     }
@@ -74,7 +74,7 @@ impl RetiredSegments {
         Ok(Some(id))
     }
 
-    /// Removes a retired file, if there are more than the next segments need.
+    /// Removes a retired file if there are more than the next segments need.
     pub(crate) fn free_surplus(&mut self, context: &Context, catalog: &Catalog) -> io::Result<Step> {
         let now_ms = context.now_ms();
         self.used_ms = self.used_ms.min(now_ms);
@@ -104,14 +104,14 @@ impl RetiredSegments {
         context.storage.remove(&segment_name(number))
     }
 
-    /// Frees the room of one retired file; false when none is free.
+    /// Removes one retired file. Returns false if none is free.
     pub(crate) fn free_one(&mut self, context: &Context, catalog: &Catalog) -> io::Result<bool> {
         let Some(at) = self.files.iter().position(RetiredFile::is_free) else { return Ok(false) };
         self.free(context, catalog, at)?;
         Ok(true)
     }
 
-    /// Makes sure that there is room, where that can be known.
+    /// Removes retired files until `bytes` fit on the disk. Does nothing if the free space is unknown.
     pub(crate) fn make_room(&mut self, context: &Context, catalog: &Catalog, bytes: u64) -> io::Result<()> {
         let is_tight = |free| free < bytes + FREE_MARGIN_BYTES;
         while context.storage.free_bytes().is_some_and(is_tight) {

@@ -1,22 +1,23 @@
-//! A file that takes room, given up when the disk is full so that the manifest and checkpoints can still be written.
+//! The reserve file. It occupies disk space and is removed when the disk is full, so that the manifest and checkpoints can
+//! still be written.
 
 use crate::layout::RESERVE;
 use crate::step::Step;
 use crate::storage::{OpenMode, Storage, is_full, remove_if_there};
 use std::io;
 
-/// Size of the file that is given up for the manifest and checkpoints when the disk is full; larger where checkpoints are.
+/// The default size of the reserve file. It is larger if checkpoints are large.
 const RESERVE_FILE_BYTES: u64 = 256 << 10;
 
 /// The reserve file.
 #[derive(Default)]
 pub(crate) struct ReserveFile {
-    /// Its length; zero while it is not there.
+    /// Its length; zero while it does not exist.
     bytes: u64,
 }
 
 impl ReserveFile {
-    /// Makes the file, if it is not there, or is too small for a checkpoint, and there is room.
+    /// Creates the file if it does not exist or is too small for a checkpoint. Does nothing if there is no room.
     pub(crate) fn hold(
         &mut self,
         storage: &dyn Storage,
@@ -24,7 +25,7 @@ impl ReserveFile {
         checkpoint_file_bytes: u64,
     ) -> io::Result<Step> {
         let least = least.min(RESERVE_FILE_BYTES);
-        // A checkpoint is written before the oldest one goes, and the next one may be larger.
+        // A checkpoint is written before the oldest one is removed, and the next one may be larger.
         let length = least.max(2 * checkpoint_file_bytes);
         if self.bytes >= least.max(checkpoint_file_bytes * 3 / 2) {
             return Ok(Step::Idle);
@@ -46,9 +47,9 @@ impl ReserveFile {
         }
     }
 
-    /// Frees the room; false when it was given up before.
+    /// Removes the file to free its space. Returns false if it did not exist.
     pub(crate) fn give_up(&mut self, storage: &dyn Storage) -> bool {
-        // Also one of an earlier run, which this one has not measured.
+        // The file may exist although `bytes` is zero: it may be from an earlier run.
         self.bytes = 0;
         storage.remove(RESERVE).is_ok()
     }

@@ -1,4 +1,4 @@
-//! Taking segments out of the log: out of the manifest first, then out of the view; their files can be recycled after that.
+//! Removes segments from the log: first from the manifest, then from the view. After that their files can be recycled.
 
 use crate::layout::SEGMENT_DATA_START;
 use crate::maintain::kept_id_files::name_kept;
@@ -11,9 +11,9 @@ use std::sync::Arc;
 /// A change of the log's segments.
 pub(crate) struct SegmentChange<'a> {
     pub(crate) gone: &'a [Arc<Segment>],
-    /// Takes the place of the first of them.
+    /// Replaces the segments in `gone`, at the place of the first one.
     pub(crate) replaced_by: &'a [Arc<Segment>],
-    /// The ids of their events.
+    /// The ids of the removed events.
     pub(crate) kept: &'a [Arc<KeptIds>],
 }
 
@@ -34,12 +34,12 @@ impl SegmentChange<'_> {
 }
 
 impl Work {
-    /// Takes segments out of the log: the manifest first, then the view, then the files.
+    /// Removes segments from the manifest, then from the view, and then retires their files.
     pub(crate) fn retire(&mut self, change: &SegmentChange<'_>) -> io::Result<()> {
         let SegmentChange { gone, kept, .. } = change;
         let segments = self.committed.segments();
         let kept_before = self.catalog.manifest.kept_indexes.clone();
-        // From here on an open does not find them; only then may the files be recycled.
+        // After this write an open does not find the segments. Their files must not be recycled before.
         let written = name_kept(&self.context, &mut self.catalog, kept)
             .and_then(|()| self.catalog.write(&*self.context.storage, &change.apply(&segments), gone));
         if written.is_err() {
@@ -48,7 +48,7 @@ impl Work {
         }
         drop(segments);
         self.committed.change_view(|view| view.segments = Arc::new(change.apply(&view.segments)));
-        // First the kept ids answer, then memory forgets those of a segment that never got an index file.
+        // The kept ids become visible before the ids of a segment without an index file are removed from memory.
         self.kept_ids.show(&self.committed, kept, &[]);
         let since_ms = self.context.now_ms();
         for segment in *gone {
@@ -57,7 +57,7 @@ impl Work {
             }
             segment.close_file();
             self.damaged.remove(&segment.id.number);
-            // One that was never used may have been set aside by an open because of bytes that could not be read.
+            // An empty sealed segment may be one that an open set aside because of unreadable bytes.
             let is_empty = segment.sealed() == Some(SEGMENT_DATA_START);
             let is_unreadable = is_empty
                 || segment.has_accepted_losses()
@@ -67,12 +67,12 @@ impl Work {
         Ok(())
     }
 
-    /// Frees the room of one retired file; false when none is free.
+    /// Removes one retired file. Returns false if none is free.
     pub(crate) fn free_one_retired(&mut self) -> io::Result<bool> {
         self.retired.free_one(&self.context, &self.catalog)
     }
 
-    /// Makes sure that there is room, where that can be known.
+    /// Removes retired files until `bytes` fit on the disk. Does nothing if the free space is unknown.
     pub(crate) fn make_room(&mut self, bytes: u64) -> io::Result<()> {
         self.retired.make_room(&self.context, &self.catalog, bytes)
     }

@@ -1,5 +1,5 @@
-//! Work off the hot path, by one thread at a time: preparing segments ahead of need, writing the index of sealed ones,
-//! checkpoints, and the manifest that names them all. The other files of this folder have one kind of work each.
+//! The work under the maintenance lock, done by one thread at a time and off the hot path: preparing segments, writing
+//! index files, checkpoints and the manifest. Most other files of this folder implement one kind of work each.
 
 use crate::context::Context;
 use crate::maintain::catalog::Catalog;
@@ -19,10 +19,10 @@ use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 
-/// More sealed segments than this do not wait for their index file before the next segment is made.
+/// If more sealed segments than this have no index file, the index files are written before the next segment is prepared.
 const UNINDEXED_SEGMENTS_MAX: usize = 2;
 
-/// What the holder of the maintenance lock knows.
+/// The state that the maintenance lock guards.
 pub(crate) struct Work {
     pub(crate) context: Arc<Context>,
     pub(crate) committed: Arc<CommittedLog>,
@@ -31,11 +31,11 @@ pub(crate) struct Work {
     pub(crate) checkpoints: Checkpoints,
     pub(crate) retired: RetiredSegments,
     pub(super) kept_ids: KeptIdFiles,
-    /// Segments in which cleaning found damage: it leaves them as they are.
+    /// Segments in which cleaning found damage. They are not rewritten.
     pub(crate) damaged: HashSet<u64>,
-    /// The last try to make a segment found no room.
+    /// Whether the last attempt to prepare a segment found no room.
     pub(super) is_full: bool,
-    /// The log is closed: the folder may belong to someone else now.
+    /// Whether the log is closed. Another process may then own the folder.
     pub(super) is_finished: bool,
 }
 
@@ -80,7 +80,7 @@ impl Work {
                 Ok(Step::Idle) => {}
                 Ok(step) => return step,
                 Err(error) => {
-                    self.context.fail(format!("housekeeping: {error}"));
+                    self.context.fail(format!("maintenance: {error}"));
                     return Step::Stopped;
                 }
             }
@@ -90,13 +90,14 @@ impl Work {
         Step::Idle
     }
 
-    /// At close: what a later open would otherwise have to do. Nothing is done any more after it.
+    /// Called at close: writes index files and a checkpoint, so that the next open has nothing to replay. No work is done
+    /// after it.
     pub(crate) fn finish(&mut self) {
         self.is_finished = true;
         let finished = (|| {
             while self.write_index()? == Step::Worked {}
             let mark = self.committed.view().mark;
-            // Only a checkpoint of the very last batch may be called the end of the log.
+            // The manifest is clean only if the newest checkpoint covers the last batch.
             if mark == self.checkpoints.newest || self.checkpoint()? {
                 self.catalog.manifest.clean = true;
                 self.write_manifest()?;
@@ -105,7 +106,7 @@ impl Work {
         })();
         match finished {
             Ok(()) => {}
-            // The next open replays instead.
+            // Without a checkpoint the next open replays the log.
             Err(error) if is_full(&error) => {
                 self.context.observer().notice(&Notice::CheckpointFailed { error: error.to_string() });
             }
@@ -113,14 +114,14 @@ impl Work {
         }
     }
 
-    /// Brings the manifest's segments up to date and writes it.
+    /// Updates the manifest's list of segments and writes the manifest.
     pub(crate) fn write_manifest(&mut self) -> io::Result<()> {
         let segments = self.committed.segments();
         self.catalog.write(&*self.context.storage, &segments, &[])
     }
 
-    /// A large backlog is worked off before the next segment is made: publishers then wait for it, and neither memory nor the
-    /// time to open after a crash grows with it.
+    /// Processes a large backlog before the next segment is prepared. Publishers then wait for it, so that neither memory
+    /// nor the time to open after a crash grows without limit.
     fn catch_up(&mut self) -> io::Result<Step> {
         let (segments, since_checkpoint) = {
             let view = self.committed.view();
@@ -143,7 +144,7 @@ impl Work {
         write_next_index(&self.context, &self.committed, &self.queue)
     }
 
-    /// Writes a checkpoint as of now. False when the disk had no room.
+    /// Writes a checkpoint of the present state. Returns false if the disk had no room.
     pub(crate) fn checkpoint(&mut self) -> io::Result<bool> {
         self.checkpoints.write(&self.context, &self.committed, &mut self.catalog)
     }
@@ -156,7 +157,7 @@ impl Work {
         Ok(Step::Worked)
     }
 
-    /// How many segments, from the oldest on, lie before both checkpoints.
+    /// The number of segments, from the oldest on, that both checkpoints cover.
     pub(crate) fn covered(&mut self) -> usize {
         self.checkpoints.covered(&self.context, &self.committed, &self.catalog)
     }
@@ -165,7 +166,7 @@ impl Work {
         self.kept_ids.expire(&self.context, &self.committed, &mut self.catalog)
     }
 
-    /// Adds ids of events that are gone and removes others.
+    /// Adds kept ids, and removes those with the numbers in `gone`.
     pub(crate) fn change_kept(&mut self, added: &[Arc<KeptIds>], gone: &[u64]) -> io::Result<()> {
         self.kept_ids.change(&self.context, &self.committed, &mut self.catalog, added, gone)
     }
@@ -174,7 +175,7 @@ impl Work {
         self.retired.free_surplus(&self.context, &self.catalog)
     }
 
-    /// Keeps the reserve file, while there is room for it.
+    /// Creates the reserve file if it is missing and there is room.
     fn hold_reserve_file(&mut self) -> io::Result<Step> {
         if self.is_full {
             return Ok(Step::Idle);

@@ -1,4 +1,4 @@
-//! Index files of sealed segments: writing them, and limiting the memory and the open files that segments take.
+//! Writes the index files of sealed segments, and limits the memory and the open files that segments use.
 
 use crate::context::Context;
 use crate::index_file_write::write_index_file;
@@ -11,10 +11,10 @@ use crate::write::append_queue::AppendQueue;
 use std::io;
 use std::sync::Arc;
 
-/// Sealed segments that stay open.
+/// The maximum number of sealed segments that stay open.
 const OPEN_FILES_MAX: usize = 64;
 
-/// Writes the index file of the oldest sealed segment without one, and forgets its ids from memory.
+/// Writes the index file of the oldest sealed segment without one, and removes the segment's ids from memory.
 pub(crate) fn write_next_index(
     context: &Context,
     committed: &CommittedLog,
@@ -31,18 +31,19 @@ pub(crate) fn write_next_index(
     let sealed = segment.sealed().unwrap_or(SEGMENT_DATA_START);
     let file = match write_index_file(&context.storage, &index, id.number, id.salt, sealed, context.hash) {
         Ok(file) => file,
-        // The index stays in memory; the next round tries again.
+        // The index stays in memory, and a later step tries again.
         Err(error) if is_full(&error) => return Ok(Step::Idle),
         Err(error) => return Err(error),
     };
-    // First the file has the ids, then memory forgets them: a look-up always finds them in one of the two.
+    // The file becomes visible before the ids are removed from memory, so that a lookup always finds them in one of the
+    // two.
     segment.set_index(SegmentIndex::File(Arc::new(file)));
     committed.refresh_id_files();
     queue.forget_ids(id.number);
     Ok(Step::Worked)
 }
 
-/// Drops index tables that were read, oldest segments first, when they take too much memory.
+/// Drops cached index tables if they use too much memory, oldest segments first.
 pub(crate) fn trim_index_cache(context: &Context, committed: &CommittedLog) {
     let segments = committed.segments();
     let mut files = Vec::new();
@@ -60,7 +61,7 @@ pub(crate) fn trim_index_cache(context: &Context, committed: &CommittedLog) {
     }
 }
 
-/// Closes the files of the oldest sealed segments when too many are open. A reader opens them again.
+/// Closes the files of the oldest sealed segments if too many are open. Readers reopen them when necessary.
 pub(crate) fn close_old_files(committed: &CommittedLog) {
     let segments = committed.segments();
     let is_closable = |segment: &&Arc<Segment>| segment.sealed().is_some() && segment.is_open();

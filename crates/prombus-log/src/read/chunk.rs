@@ -1,15 +1,15 @@
-//! What a read takes at most, and what it returns.
+//! The limit of a read, and its result.
 
 use crate::frame_scan::PIECE_BYTES;
 use crate::record::{self, Event, trusted_event};
 use bytes::Bytes;
 
-/// How much a read takes at most. At least one event is read whatever its size.
+/// The limit of a read. At least one event is read, whatever its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadLimit {
-    /// The most events.
+    /// The maximum number of events.
     pub events: usize,
-    /// The most bytes of records.
+    /// The maximum size of their records.
     pub bytes: usize,
 }
 
@@ -19,23 +19,23 @@ impl Default for ReadLimit {
     }
 }
 
-/// Why seqs are not there.
+/// Why seqs are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingReason {
-    /// Retention, compaction or deletion took them.
+    /// Retention, compaction or deletion removed them.
     Cleaned,
     /// They are damaged.
     Corrupt,
 }
 
-/// Seqs that a read passed over.
+/// Seqs that a read skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// The first one.
+    /// The first skipped seq.
     pub first_seq: u64,
-    /// The last one.
+    /// The last skipped seq.
     pub last_seq: u64,
-    /// Why.
+    /// Why they are missing.
     pub reason: MissingReason,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct RecordPlace {
     pub(super) offset: u32,
 }
 
-/// Events that were read together. Reuse one for many reads: it keeps its memory.
+/// The events of one read. Reuse a chunk for many reads: it keeps its memory.
 #[derive(Debug, Default)]
 pub struct Chunk {
     pub(super) buffers: Vec<Bytes>,
@@ -63,39 +63,39 @@ impl Chunk {
             .map(|place| trusted_event(&self.buffers[place.buffer as usize][place.offset as usize..]))
     }
 
-    /// The event at a place, from 0 to [`len`](Self::len).
+    /// The event at an index below [`len`](Self::len).
     ///
     /// # Panics
-    /// When there is none.
+    /// If the index is out of range.
     pub fn event(&self, at: usize) -> Event<'_> {
         let place = self.records[at];
         trusted_event(&self.buffers[place.buffer as usize][place.offset as usize..])
     }
 
-    /// Lets go of everything that was read; the memory of lists is kept.
+    /// Drops the events, so that their buffers can be reused. The chunk keeps the memory of its lists.
     pub fn forget(&mut self) {
         self.clear(0);
     }
 
-    /// How many events it holds.
+    /// The number of events.
     #[inline]
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether it holds no event.
+    /// Whether it contains no event.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// Seqs in the range read that are not there.
+    /// The missing seqs in the range that was read.
     #[inline]
     pub fn missing(&self) -> &[Missing] {
         &self.missing
     }
 
-    /// Where the next read continues.
+    /// The seq at which the next read continues.
     #[inline]
     pub fn next_seq(&self) -> u64 {
         self.next_seq
@@ -115,7 +115,7 @@ impl Chunk {
         !self.records.is_empty() && (self.records.len() >= limit.events || self.bytes >= limit.bytes)
     }
 
-    /// Finds the events in the runs that the tail gave, up to the limit.
+    /// Adds the events of the runs in `buffers`, from seq `from` on and up to the limit.
     #[inline(never)]
     pub(super) fn take_runs(&mut self, from: u64, limit: ReadLimit) {
         for at in 0..self.buffers.len() {

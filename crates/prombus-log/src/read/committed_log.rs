@@ -1,13 +1,14 @@
-//! The committed log as readers see it: everything durable, and nothing else.
+//! The committed log as readers see it: everything that is durable, and nothing else.
 //!
-//! It owns the view, the topic names, the ids of older segments, and the reports about damage and failed reads. Its locks are
-//! leaves: code that holds one calls no other part, so writers and maintenance may come here with their own locks held.
+//! It owns the view, the topic names, the publishers' ids of older segments, and the reports of damage and failed reads.
+//! Its locks are leaves: code that holds one calls no other part. So the writer and maintenance may call it with their own
+//! locks held.
 
 use crate::buffer_pool::BufferPool;
 use crate::context::Context;
 use crate::error::ReadError;
-use crate::read::damage_reports::{DamageReports, NamedFaults};
-use crate::read::durable::Durable;
+use crate::read::damage_reports::{DamageReports, ReportedFaults};
+use crate::read::durable_batch::DurableBatch;
 use crate::read::id_files::PublisherIds;
 use crate::read::kept_ids::KeptIds;
 use crate::read::read_health::ReadErrors;
@@ -18,16 +19,16 @@ use crate::wakeup::Wakeup;
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::sync::Arc;
 
-/// Free buffers that are kept for reads.
+/// Size of the free buffers that are kept for reads.
 const POOLED_BYTES: usize = 32 << 20;
 
 /// The committed part of a log.
 pub(crate) struct CommittedLog {
     pub(super) context: Arc<Context>,
     view: RwLock<View>,
-    /// Names of topics, also of those that are not durable yet.
+    /// Names of topics, including those that are not durable yet.
     topics: RwLock<TopicTable>,
-    pub(crate) durable: Durable,
+    pub(crate) durable: DurableBatch,
     pub(crate) ids: PublisherIds,
     pub(super) read_pool: Arc<BufferPool>,
     pub(crate) damage: DamageReports,
@@ -41,7 +42,7 @@ impl CommittedLog {
         context: Arc<Context>,
         view: View,
         kept: Vec<Arc<KeptIds>>,
-        reported: NamedFaults,
+        reported: ReportedFaults,
     ) -> Self {
         let mut topics = TopicTable::default();
         for (id, topic) in view.topics.iter().enumerate() {
@@ -51,7 +52,7 @@ impl CommittedLog {
         }
         Self {
             topics: RwLock::new(topics),
-            durable: Durable::new(view.mark.batch),
+            durable: DurableBatch::new(view.mark.batch),
             ids: PublisherIds::new(&view.segments, kept),
             view: RwLock::new(view),
             read_pool: BufferPool::new(POOLED_BYTES),
@@ -62,7 +63,7 @@ impl CommittedLog {
         }
     }
 
-    /// The view at this moment. The lock is a leaf: drop it before calling another part.
+    /// Locks the view for reading. The lock is a leaf: drop it before calling another part.
     #[inline]
     pub(crate) fn view(&self) -> RwLockReadGuard<'_, View> {
         self.view.read()
@@ -78,7 +79,7 @@ impl CommittedLog {
         Arc::clone(&self.view().segments)
     }
 
-    /// The segment with this file.
+    /// The segment with this file name.
     pub(crate) fn segment_named(&self, file: &str) -> Option<Arc<Segment>> {
         self.segments().iter().find(|segment| segment.name() == file).cloned()
     }
@@ -99,18 +100,18 @@ impl CommittedLog {
         self.topics.write().remove(id);
     }
 
-    /// Lists again where publishers' ids are looked up.
+    /// Updates the list of files in which publishers' ids are looked up.
     pub(crate) fn refresh_id_files(&self) {
         self.ids.refresh(&self.segments());
     }
 
-    /// The newest durable seq of a topic; zero when it has none yet.
+    /// The newest durable seq of a topic; zero if it has none yet.
     #[inline]
     pub(crate) fn durable_seq(&self, topic: u32) -> Result<u64, ReadError> {
         if let Some(seq) = self.view().last_seq(topic) {
             return Ok(seq);
         }
-        // It may be so new that its own record is not durable yet.
+        // The topic may be so new that its record is not durable yet.
         if self.topics.read().is_alive(TopicId(topic)) { Ok(0) } else { Err(ReadError::UnknownTopic(topic)) }
     }
 

@@ -1,4 +1,5 @@
-//! Damage that was reported since the log was opened, so that each place and each event is reported and counted once.
+//! Remembers the damage that was reported since the log was opened, so that each place and each event is reported and
+//! counted once.
 
 use crate::context::Context;
 use crate::error::Fault;
@@ -7,9 +8,9 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-/// Damage that was named since the log was opened.
+/// Damage that was reported since the log was opened.
 #[derive(Default)]
-pub(crate) struct NamedFaults {
+pub(crate) struct ReportedFaults {
     /// By file and position.
     places: HashSet<(String, u64)>,
     /// Damaged events, as ranges of seqs from first to last, by the topic's name.
@@ -17,8 +18,8 @@ pub(crate) struct NamedFaults {
     event_count: u64,
 }
 
-impl NamedFaults {
-    /// Takes a fault in; false when everything that it says was named before.
+impl ReportedFaults {
+    /// Adds a fault. Returns false if it was reported before.
     pub(crate) fn add(&mut self, fault: &Fault) -> bool {
         let is_new_place = self.places.insert((fault.file.clone(), fault.position));
         let (Some(topic), Some(first)) = (&fault.topic, fault.seq) else { return is_new_place };
@@ -29,18 +30,18 @@ impl NamedFaults {
         added > 0
     }
 
-    /// Places of damage.
+    /// The number of damaged places.
     pub(crate) fn place_count(&self) -> u64 {
         self.places.len() as u64
     }
 
-    /// Damaged events.
+    /// The number of damaged events.
     pub(crate) fn event_count(&self) -> u64 {
         self.event_count
     }
 }
 
-/// Adds `first..=last` to ranges that do not overlap; returns how many numbers were not in them.
+/// Adds `first..=last` to ranges that do not overlap. Returns how many of its numbers are new.
 fn add_range(ranges: &mut BTreeMap<u64, u64>, first: u64, last: u64) -> u64 {
     let (mut merged_first, mut merged_last) = (first, last);
     let mut added = last - first + 1;
@@ -57,22 +58,22 @@ fn add_range(ranges: &mut BTreeMap<u64, u64>, first: u64, last: u64) -> u64 {
 /// Reports damage to the observer.
 pub(crate) struct DamageReports {
     context: Arc<Context>,
-    reported: Mutex<NamedFaults>,
+    reported: Mutex<ReportedFaults>,
 }
 
 impl DamageReports {
-    pub(crate) fn new(context: Arc<Context>, reported: NamedFaults) -> Self {
+    pub(crate) fn new(context: Arc<Context>, reported: ReportedFaults) -> Self {
         Self { context, reported: Mutex::new(reported) }
     }
 
-    /// Counts and reports damage, once.
+    /// Counts and reports damage, unless it was reported before.
     pub(crate) fn report(&self, fault: Fault) {
         if self.reported.lock().add(&fault) {
             self.context.observer().notice(&Notice::Damaged(fault));
         }
     }
 
-    /// Damaged places, and damaged events.
+    /// The number of damaged places, and of damaged events.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let reported = self.reported.lock();
         (reported.place_count(), reported.event_count())
@@ -86,7 +87,7 @@ mod tests {
 
     #[test]
     fn each_event_counts_once_however_the_ranges_overlap() {
-        let mut faults = NamedFaults::default();
+        let mut faults = ReportedFaults::default();
         let mut add = |position, first, last| {
             let place = Fault::new("1.seg", position, FaultKind::Event);
             let fault = Fault { topic: Some("t".into()), seq: Some(first), last_seq: last, ..place };

@@ -1,7 +1,7 @@
-//! From an id to a seq: ids of publishers by index files, ids that the server made by their order.
+//! Finds the seq of an event by its id. Publishers' ids are looked up in index files, server ids by their order.
 //!
-//! The server's ids rise with the log, so the index leads to the 16 KiB that may hold one. No table of them is kept: an append
-//! without ids of its own costs nothing for this, neither time nor memory.
+//! Server ids increase with each append, so the index leads to the 16 KiB that may contain one. There is no table of server
+//! ids: an append without publishers' ids spends neither time nor memory on this.
 
 use crate::error::{Fault, FaultKind, ReadError};
 use crate::event_id::EventId;
@@ -15,19 +15,20 @@ use crate::read::kept_ids::KeptIds;
 use crate::segment::{Segment, SegmentIndex};
 use crate::server_ids::is_own;
 
-/// The events that the last look-up read: ids that are looked up one after another are mostly neighbours.
+/// Caches the events that the last lookup of a server id read, because successive lookups are mostly for neighbouring
+/// events.
 #[derive(Default)]
 pub(crate) struct OwnIds {
     chunk: Chunk,
     topic: u32,
-    /// The lowest and the highest id in the chunk that the log made.
+    /// The lowest and the highest server id in the chunk.
     range: Option<(EventId, EventId)>,
-    /// Where the last one was found.
+    /// Where the last lookup found its id.
     at: usize,
 }
 
 impl OwnIds {
-    /// The seq of an id among the events that were read; `None` when it would not be among them.
+    /// Looks an id up in the cached events. `None` if the id is outside of their range, `Some(None)` if no event has it.
     fn known(&mut self, topic: u32, id: EventId) -> Option<Option<u64>> {
         let (first, last) = self.range.filter(|_| self.topic == topic)?;
         if id < first || last < id {
@@ -43,7 +44,7 @@ impl OwnIds {
         }))
     }
 
-    /// Takes note of what was read for a topic.
+    /// Records the range of the cached events, which belong to `topic`.
     fn note(&mut self, topic: u32) {
         let mut ids = self.chunk.events().filter(|event| !event.client_id).map(|event| event.id);
         let first = ids.next();
@@ -53,7 +54,7 @@ impl OwnIds {
     }
 }
 
-/// Looks an id up in what is durable, but not among the ids that only memory has.
+/// Looks an id up in the durable log, except for publishers' ids that are only in memory (`recent_ids.rs`).
 pub(crate) fn find_older_id(
     log: &CommittedLog,
     topic: u32,
@@ -75,11 +76,11 @@ pub(crate) fn find_client_id(
     hash: u64,
 ) -> Result<Option<u64>, ReadError> {
     let is_newer = |candidate: &&IdFile| id.is_time_ordered() && id > candidate.last_so_far;
-    // A new time-ordered id is above all that are there, so it is known to be new after one comparison.
+    // A new time-ordered id is usually higher than all existing ones. Then one comparison shows that it is new.
     let candidates = files.iter().rev().take_while(|candidate| !is_newer(candidate));
     for candidate in candidates.filter(|candidate| candidate.may_contain(id, hash)) {
         let found = match &candidate.owner {
-            IdOwner::Segment { segment, .. } => log.ask_index(
+            IdOwner::Segment { segment, .. } => log.query_index(
                 segment,
                 |file| file.find_id(topic, id, hash, log.context.hash),
                 |index| index.ids.iter().find(|entry| entry.id == id && entry.topic == topic).copied(),
@@ -93,7 +94,7 @@ pub(crate) fn find_client_id(
     Ok(None)
 }
 
-/// Looks an id up among those whose events are gone. There is nothing to make a damaged file again from.
+/// Looks an id up in a kept index, whose events were cleaned away. A damaged kept index cannot be rebuilt.
 fn find_kept_id(
     log: &CommittedLog,
     kept: &KeptIds,
@@ -105,7 +106,7 @@ fn find_kept_id(
     match kept.file.find_id(topic, id, hash, log.context.hash) {
         Ok(found) => Ok(found),
         Err(IndexError::Io(source)) => Err(log.index_error(file(), source)),
-        // Its time is over, and it went since the list was made.
+        // Its ids expired, and the file was removed after the list of files was taken.
         Err(IndexError::Stale) => Ok(None),
         Err(IndexError::Damaged { position }) => {
             log.damage.report(Fault::new(file(), position, FaultKind::Index));
@@ -114,7 +115,7 @@ fn find_kept_id(
     }
 }
 
-/// Looks up an id that the log made.
+/// Looks up a server id.
 pub(crate) fn find_own_id(
     log: &CommittedLog,
     topic: u32,

@@ -1,4 +1,4 @@
-//! From a key to a seq.
+//! Finds the seq of the newest event with a key.
 
 use crate::error::{Fault, FaultKind, ReadError};
 use crate::index::KeyEntry;
@@ -14,7 +14,8 @@ pub(crate) fn find_key(log: &CommittedLog, topic: u32, key: &[u8]) -> Result<Opt
         if entry.topic != topic {
             continue;
         }
-        // The index knows hashes; the record has the key. A damaged record leaves the one before it.
+        // The index contains only the hash, so the key is compared with the record. If the record is damaged, an older
+        // segment may have an older event with the key.
         let Some((header, frame)) = log.read_frame(segment, entry.position)? else {
             let topic = log.topic_name(topic);
             let place = Fault::new(segment.name(), u64::from(entry.position), FaultKind::Event);
@@ -41,7 +42,7 @@ pub(crate) fn has_key_before(
         let Some(entry) = key_entry(log, segment, hash)?.filter(|entry| entry.topic == topic) else {
             continue;
         };
-        // What cannot be read may be one: it stays on the safe side.
+        // A damaged record may be such an event: true is the safe answer.
         let Some((header, _)) = log.read_frame(segment, entry.position)? else { return Ok(true) };
         if header.seq < seq {
             return Ok(true);
@@ -51,5 +52,5 @@ pub(crate) fn has_key_before(
 }
 
 fn key_entry(log: &CommittedLog, segment: &Segment, hash: u64) -> Result<Option<KeyEntry>, ReadError> {
-    log.ask_index(segment, |file| file.find_key(hash), |index| index.keys.get(&hash).copied())
+    log.query_index(segment, |file| file.find_key(hash), |index| index.keys.get(&hash).copied())
 }

@@ -1,4 +1,4 @@
-//! From a time to a seq.
+//! Finds the first seq at or after a time.
 
 use crate::error::ReadError;
 use crate::index::Entry;

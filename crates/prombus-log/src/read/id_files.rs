@@ -1,4 +1,5 @@
-//! Where publishers' ids are looked up: the index files of segments, and the ids that are kept of events that are gone.
+//! The files in which publishers' ids are looked up: the index files of segments, and kept indexes, whose events were
+//! cleaned away.
 
 use crate::event_id::EventId;
 use crate::index_file::IndexFile;
@@ -7,26 +8,26 @@ use crate::segment::{Segment, SegmentIndex};
 use parking_lot::RwLock;
 use std::sync::Arc;
 
-/// A segment whose index file knows publishers' ids. The ranges stand side by side in memory, because every publish with an
-/// id looks at all of them.
+/// An index file that contains publishers' ids. The id ranges of all files are adjacent in memory, because every publish
+/// with an id compares all of them.
 #[derive(Clone)]
 pub(crate) struct IdFile {
     first: EventId,
     last: EventId,
     has_unordered: bool,
-    /// No older segment has a time-ordered id above this one.
+    /// The highest time-ordered id in this file and all earlier ones in the list.
     pub(super) last_so_far: EventId,
     pub(super) owner: IdOwner,
 }
 
-/// Whose ids they are.
+/// The origin of the ids in a file.
 #[derive(Clone)]
 pub(super) enum IdOwner {
     Segment {
         file: Arc<IndexFile>,
         segment: Arc<Segment>,
     },
-    /// Their events are gone.
+    /// The events of these ids were cleaned away.
     Kept(Arc<KeptIds>),
 }
 
@@ -47,7 +48,7 @@ impl IdFile {
     }
 }
 
-/// The list that publishers' ids are looked up in: first what is kept of events that are gone, then the segments.
+/// Lists the files in which publishers' ids are looked up: first the kept indexes, then the segments.
 fn list_id_files(segments: &[Arc<Segment>], kept: &[Arc<KeptIds>], before: &[IdFile]) -> Vec<IdFile> {
     let mut owners: Vec<IdOwner> = kept.iter().cloned().map(IdOwner::Kept).collect();
     for segment in segments {
@@ -57,7 +58,7 @@ fn list_id_files(segments: &[Arc<Segment>], kept: &[Arc<KeptIds>], before: &[IdF
             SegmentIndex::File(file) => {
                 owners.push(IdOwner::Segment { file: Arc::clone(file), segment: Arc::clone(segment) });
             }
-            // One whose file is being made again: its old filter still holds, and its index answers from memory.
+            // The index file is being rebuilt: the old filter still applies, and lookups use the index in memory.
             _ => owners.extend(before.iter().map(|old| &old.owner).find(|owner| is_same(owner)).cloned()),
         }
     }
@@ -79,9 +80,9 @@ fn list_id_files(segments: &[Arc<Segment>], kept: &[Arc<KeptIds>], before: &[IdF
     files
 }
 
-/// Publishers' ids outside of the newest segments.
+/// Publishers' ids in files, that is, outside of the newest segments.
 pub(crate) struct PublisherIds {
-    /// Ids of events that are gone.
+    /// Ids of events that were cleaned away.
     kept: RwLock<Arc<Vec<Arc<KeptIds>>>>,
     files: RwLock<Arc<Vec<IdFile>>>,
 }
@@ -107,7 +108,7 @@ impl PublisherIds {
         *files = Arc::new(list_id_files(segments, &kept, &files));
     }
 
-    /// Adds kept ids and removes those with these numbers; returns the removed ones.
+    /// Adds kept ids and removes those with the numbers in `gone`. Returns the removed ones.
     pub(crate) fn change_kept(&self, added: &[Arc<KeptIds>], gone: &[u64]) -> Vec<Arc<KeptIds>> {
         let mut list = self.kept.write();
         let (gone, mut kept): (Vec<_>, Vec<_>) =

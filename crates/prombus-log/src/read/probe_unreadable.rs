@@ -1,4 +1,4 @@
-//! Reading again what could not be read, and finding out which events an unreadable place holds.
+//! Retries failed reads, and finds the events in unreadable ranges.
 
 use crate::error::ReadError;
 use crate::read::chunk::{Chunk, ReadLimit};
@@ -6,7 +6,8 @@ use crate::read::committed_log::CommittedLog;
 use crate::read::read_health::UnreadableEvents;
 use std::ops::Range;
 
-/// Reads again what could not be read, and forgets what is gone or readable. Not for a thread that others wait for.
+/// Retries the failed reads. Events that are readable again or gone are removed from the list of unreadable events. This
+/// may block for a long time, so it must not run on a thread that others wait for.
 pub(crate) fn probe_unreadable(log: &CommittedLog) {
     let mut chunk = Chunk::default();
     for events in log.read_errors.list() {
@@ -15,7 +16,7 @@ pub(crate) fn probe_unreadable(log: &CommittedLog) {
     log.read_errors.health();
 }
 
-/// Finds out which events of any topic the known unreadable places hold.
+/// Finds the events of all topics in the known unreadable ranges.
 pub(crate) fn list_unreadable(log: &CommittedLog) -> Vec<UnreadableEvents> {
     probe_unreadable(log);
     let mut chunk = Chunk::default();
@@ -40,7 +41,7 @@ pub(crate) fn list_unreadable(log: &CommittedLog) -> Vec<UnreadableEvents> {
     log.read_errors.list()
 }
 
-/// Reads a range; what cannot be read is noted on the way.
+/// Reads a range of seqs. The reads themselves record the unreadable events.
 pub(crate) fn try_reading(log: &CommittedLog, topic: u32, first_seq: u64, last_seq: u64, chunk: &mut Chunk) {
     let mut seq = first_seq;
     while seq <= last_seq {

@@ -1,7 +1,7 @@
-//! Events that could not be read and are still wanted: which, since when, and where in which file.
+//! The list of unreadable events: their seqs, their file, and since when they are unreadable.
 //!
-//! Readers note what they fail to read and take back what they read later, so the list is what operators must know about now. A
-//! successful read pays one atomic load for it while the list is empty.
+//! Readers add the events that they fail to read and remove the ones that they read later. So the list shows operators what
+//! is unreadable at present. While the list is empty, it costs a successful read one atomic load.
 
 use crate::context::Context;
 use crate::error::ReadError;
@@ -12,38 +12,38 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-/// A read error keeps the log degraded for this long.
+/// The log counts as degraded for this long after a read error.
 const RECENT_MS: i64 = 5_000;
-/// Ranges that are remembered; more are only counted.
+/// The maximum number of ranges in the list. Read errors beyond it are only counted.
 const RANGES_MAX: usize = 10_000;
 
-/// Events that cannot be read now.
+/// Events that cannot be read at present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreadableEvents {
     /// The topic's internal id.
     pub topic: TopicId,
     /// The first seq.
     pub first_seq: u64,
-    /// The last one.
+    /// The last seq.
     pub last_seq: u64,
     /// The file.
     pub file: String,
-    /// The bytes that the disk cannot read; none where the file as a whole cannot be opened.
+    /// The bytes that the disk cannot read; empty if the file cannot be opened at all.
     pub bytes: Vec<Range<u64>>,
-    /// When that was noticed first.
+    /// When a read failed for the first time.
     pub since_ms: i64,
-    /// What the system said.
+    /// The system's error.
     pub error: String,
 }
 
-/// How reading goes.
+/// The failed reads of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadHealth {
-    /// Reads that failed since the log was opened.
+    /// Number of reads that failed since the log was opened.
     pub errors: u64,
-    /// Events that cannot be read now.
+    /// Number of events that cannot be read at present.
     pub events_unreadable: u64,
-    /// What failed last, if that was a moment ago or still holds.
+    /// The last error, if it is recent or events are still unreadable.
     pub problem: Option<String>,
 }
 
@@ -53,11 +53,11 @@ pub(crate) struct ReadErrors {
     list: Mutex<Vec<UnreadableEvents>>,
     is_any: AtomicBool,
     errors: AtomicU64,
-    /// When a read failed last; `i64::MIN` before the first time.
+    /// When a read failed last; `i64::MIN` if none has failed.
     failed_ms: AtomicI64,
     last_error: Mutex<String>,
-    /// The error was told, and not yet its end.
-    is_told: AtomicBool,
+    /// Whether [`Notice::Unreadable`] was sent and [`Notice::ReadableAgain`] not yet.
+    is_reported: AtomicBool,
 }
 
 impl ReadErrors {
@@ -69,7 +69,7 @@ impl ReadErrors {
             errors: AtomicU64::new(0),
             failed_ms: AtomicI64::new(i64::MIN),
             last_error: Mutex::default(),
-            is_told: AtomicBool::new(false),
+            is_reported: AtomicBool::new(false),
         }
     }
 
@@ -83,7 +83,7 @@ impl ReadErrors {
         self.is_any() && self.list.lock().iter().any(|events| events.file == file)
     }
 
-    /// Adds events; ranges of one topic and file that touch become one.
+    /// Adds events. Ranges of the same topic and file that touch are merged.
     fn add(&self, mut added: UnreadableEvents) {
         let mut list = self.list.lock();
         let touches = |known: &UnreadableEvents, added: &UnreadableEvents| {
@@ -109,7 +109,7 @@ impl ReadErrors {
         self.is_any.store(true, Ordering::Release);
     }
 
-    /// Removes the seqs `first..end` of a topic: they were read, or do not matter any more.
+    /// Removes the seqs `first..end` of a topic, because they were read or are gone.
     fn remove(&self, topic: TopicId, first: u64, end: u64) {
         let mut list = self.list.lock();
         let mut rest = Vec::new();
@@ -135,18 +135,18 @@ impl ReadErrors {
         self.list.lock().clone()
     }
 
-    /// Counts a read error, and tells about it unless the last one was told and is not over.
+    /// Counts a read error. Notifies the observer if it is the first since reads last succeeded.
     pub(crate) fn note_error(&self, error: &ReadError) {
         self.errors.fetch_add(1, Ordering::Relaxed);
         self.failed_ms.store(self.context.now_ms(), Ordering::Release);
         let text = with_source(error);
-        if !self.is_told.swap(true, Ordering::AcqRel) {
+        if !self.is_reported.swap(true, Ordering::AcqRel) {
             self.context.observer().notice(&Notice::Unreadable { error: text.clone() });
         }
         *self.last_error.lock() = text;
     }
 
-    /// Notes events that could not be read.
+    /// Adds unreadable events to the list.
     pub(crate) fn note_events(&self, topic: u32, bytes: &[Range<u64>], error: &ReadError) {
         let ReadError::Unreadable { first_seq, last_seq, file, .. } = error else { return };
         self.add(UnreadableEvents {
@@ -160,18 +160,18 @@ impl ReadErrors {
         });
     }
 
-    /// Events were read: they are not unreadable any more.
+    /// Removes events from the list, because they were read.
     pub(crate) fn note_read(&self, topic: u32, first: u64, end: u64) {
         self.remove(TopicId(topic), first, end);
     }
 
-    /// How reading goes. Tells when it goes well again.
+    /// The current state. Notifies the observer if all events have become readable again.
     pub(crate) fn health(&self) -> ReadHealth {
         let age_ms = self.context.now_ms().saturating_sub(self.failed_ms.load(Ordering::Acquire));
-        // A clock that was set back must not keep the log degraded.
+        // A negative age means that the clock was set back. It must not keep the log degraded.
         let is_recent = (0..RECENT_MS).contains(&age_ms);
         let is_bad = self.is_any() || is_recent;
-        if !is_bad && self.is_told.swap(false, Ordering::AcqRel) {
+        if !is_bad && self.is_reported.swap(false, Ordering::AcqRel) {
             self.context.observer().notice(&Notice::ReadableAgain);
         }
         ReadHealth {

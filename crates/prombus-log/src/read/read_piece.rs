@@ -1,4 +1,4 @@
-//! Reading one part of a segment file: every frame is checked, damage is reported, and a read ends before unreadable events.
+//! Reads one part of a segment file. Every frame is checked, damage is reported, and a read ends before unreadable events.
 
 use crate::error::{Fault, FaultKind, ReadError};
 use crate::layout::FRAME_MAGIC;
@@ -12,14 +12,14 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A file's part that a read takes in one go.
+/// The part of a segment file for one read.
 pub(super) struct Piece {
     pub(super) segment: Arc<Segment>,
     pub(super) position: u32,
     pub(super) end: u32,
-    /// The last seq in it.
+    /// The last seq of the topic in it.
     pub(super) last_seq: u64,
-    /// The first one.
+    /// The first seq of the topic in it.
     pub(super) first_seq: u64,
 }
 
@@ -52,7 +52,7 @@ impl PieceRead<'_> {
             };
             if header.kind == Kind::Event && header.topic == self.topic {
                 if header.seq < chunk.next_seq {
-                    // Damage before it hits events that were not asked for.
+                    // The damage before this event is in events that are not wanted.
                     gap = None;
                 } else if !self.take_event(&header, &buffer, offset, &mut gap, &holes, chunk)? {
                     return Ok(());
@@ -73,7 +73,7 @@ impl PieceRead<'_> {
         Ok(())
     }
 
-    /// Reads the bytes; places that cannot be read go to `holes`.
+    /// Reads the bytes, and adds unreadable ranges to `holes`.
     fn load(&self, holes: &mut UnreadableRanges) -> Result<Bytes, ReadError> {
         let piece = self.piece;
         let mut buffer = self.log.read_pool.take();
@@ -83,10 +83,10 @@ impl PieceRead<'_> {
             .file()
             .and_then(|file| read_around(&*file, &mut buffer, u64::from(piece.position), holes))
             .map_err(|source| {
-                // The file as a whole: everything that the piece holds.
+                // The file as a whole cannot be read, so all events of the piece are unreadable.
                 self.unreadable_events(self.from.max(piece.first_seq), piece.last_seq, &[], source)
             })?;
-        // A file cut short: what is missing does not check.
+        // The file is too short. Zeros in place of the missing bytes are found as damage.
         buffer[read..].fill(0);
         Ok(self.log.read_pool.share(buffer))
     }
@@ -96,7 +96,8 @@ impl PieceRead<'_> {
         !holes.is_empty() && holes.overlapping(position + start as u64..position + end as u64).is_some()
     }
 
-    /// Takes an event that is wanted; `gap` is where bytes before it do not check. False when the read ends before it.
+    /// Adds a wanted event to the chunk. `gap` is the start of damaged bytes before it, if any. Returns false if the read
+    /// ends before the event.
     #[inline]
     fn take_event(
         &self,
@@ -125,7 +126,7 @@ impl PieceRead<'_> {
         if self.is_in_hole(holes, offset, offset + frame_length) {
             return self.end_before(header.seq, holes, chunk).map(|()| false);
         }
-        if record::body_checks(header, &buffer[offset..]) {
+        if record::is_body_valid(header, &buffer[offset..]) {
             if chunk.buffers.is_empty() {
                 chunk.buffers.push(buffer.clone());
             }
@@ -138,7 +139,7 @@ impl PieceRead<'_> {
         Ok(true)
     }
 
-    /// Ends a read before events that cannot be read, up to `last_seq`. If it got nowhere, that is an error.
+    /// Ends a read before unreadable events, which reach up to `last_seq`. Fails if the read has not advanced.
     fn end_before(&self, last_seq: u64, holes: &UnreadableRanges, chunk: &Chunk) -> Result<(), ReadError> {
         if chunk.next_seq > self.from {
             return Ok(());
@@ -160,8 +161,8 @@ impl PieceRead<'_> {
         error
     }
 
-    /// Counts the seqs up to `last_seq` as damaged, and names the place. Damage that hit none of this topic's seqs is left to
-    /// the readers of the topic that it hit, and to `verify`.
+    /// Skips the seqs up to `last_seq` as damaged, and reports them. Damage outside of this topic's events is left to the
+    /// readers of the affected topic and to `verify`.
     fn lose(&self, offset: usize, chunk: &mut Chunk, last_seq: u64) {
         if chunk.next_seq > last_seq {
             return;
@@ -177,7 +178,7 @@ impl PieceRead<'_> {
     }
 }
 
-/// The next offset with a header that checks, or the end.
+/// The next offset with a valid header, or the end.
 fn next_frame(buffer: &[u8], from: usize, salt: u32) -> usize {
     let mut offset = from;
     while let Some(skipped) =

@@ -1,4 +1,4 @@
-//! Asking a segment's index, wherever it is: in memory, in its file, or made again from the segment.
+//! Queries a segment's index in memory or in its file, and rebuilds it from the segment if the file is damaged.
 
 use crate::error::{Fault, FaultKind, ReadError};
 use crate::index::{Entry, Index, TopicSpan};
@@ -15,7 +15,7 @@ use std::io;
 use std::sync::Arc;
 
 impl CommittedLog {
-    /// Calls `use_entries` with a topic's entries in a segment, wherever they are kept.
+    /// Calls `use_entries` with the entries of a topic in a segment.
     pub(crate) fn with_entries<R>(
         &self,
         segment: &Segment,
@@ -23,7 +23,7 @@ impl CommittedLog {
         use_entries: impl FnOnce(&[Entry]) -> R,
     ) -> Result<R, ReadError> {
         let file = {
-            // The view first: under it a segment never turns from growing to sealed.
+            // The view is locked first: while it is locked, a growing segment is not sealed.
             let view = self.view();
             match &*segment.index() {
                 SegmentIndex::Growing => return Ok(use_entries(view.active_index.entries(topic))),
@@ -37,34 +37,34 @@ impl CommittedLog {
         }
     }
 
-    /// Asks a segment's index, in its file or in memory.
-    pub(super) fn ask_index<R>(
+    /// Queries a segment's index, in its file or in memory.
+    pub(super) fn query_index<R>(
         &self,
         segment: &Segment,
-        ask_file: impl FnOnce(&IndexFile) -> Result<R, IndexError>,
-        ask_memory: impl FnOnce(&Index) -> R,
+        query_file: impl FnOnce(&IndexFile) -> Result<R, IndexError>,
+        query_memory: impl FnOnce(&Index) -> R,
     ) -> Result<R, ReadError> {
         let file = {
             let view = self.view();
             match &*segment.index() {
-                SegmentIndex::Growing => return Ok(ask_memory(&view.active_index)),
-                SegmentIndex::Memory(index) => return Ok(ask_memory(index)),
+                SegmentIndex::Growing => return Ok(query_memory(&view.active_index)),
+                SegmentIndex::Memory(index) => return Ok(query_memory(index)),
                 SegmentIndex::File(file) => Arc::clone(file),
             }
         };
-        match ask_file(&file) {
+        match query_file(&file) {
             Ok(answer) => Ok(answer),
-            Err(error) => Ok(ask_memory(&*self.rebuild_index(segment, error)?)),
+            Err(error) => Ok(query_memory(&*self.rebuild_index(segment, error)?)),
         }
     }
 
-    /// What a segment has of each topic, by its index.
+    /// The span of each topic in a segment.
     pub(crate) fn topic_spans(&self, segment: &Segment) -> Result<Vec<TopicSpan>, ReadError> {
-        self.ask_index(segment, IndexFile::topics, Index::spans)
+        self.query_index(segment, IndexFile::topics, Index::spans)
     }
 
-    /// Makes a segment's index again from the segment, and names what is wrong. It answers from memory until
-    /// maintenance has written the file.
+    /// Rebuilds a segment's index from the segment, and reports the damage. The index stays in memory until maintenance has
+    /// written it to a file.
     pub(crate) fn rebuild_index(
         &self,
         segment: &Segment,
@@ -72,7 +72,7 @@ impl CommittedLog {
     ) -> Result<Arc<Index>, ReadError> {
         let name = index_name(segment.id.number);
         match error {
-            // The segment is the second copy of what an index says.
+            // The index can be rebuilt from the segment, so this is not an error for the caller.
             IndexError::Io(source) if is_unreadable(&source) => {
                 self.index_error(name.clone(), source);
             }
@@ -99,7 +99,7 @@ impl CommittedLog {
         Ok(index)
     }
 
-    /// Lets the index of a damaged segment know which seqs are lost in it, by what the other segments have.
+    /// Adds entries for lost seqs to the index of a damaged segment. The seqs follow from those in the other segments.
     ///
     /// # Errors
     /// One of the other segments cannot be read.
@@ -123,7 +123,7 @@ impl CommittedLog {
         Ok(())
     }
 
-    /// Counts that an index could not be read.
+    /// Counts a failed read of an index, and returns its error.
     pub(crate) fn index_error(&self, file: String, source: io::Error) -> ReadError {
         let error = ReadError::Io { file, position: 0, source };
         self.read_errors.note_error(&error);
@@ -139,7 +139,7 @@ impl CommittedLog {
         kept + segments.iter().map(of_segment).sum::<usize>()
     }
 
-    /// The first segment that holds this seq of the topic or a later one.
+    /// The first segment that contains this seq of the topic or a later one.
     pub(crate) fn first_segment_reaching(
         &self,
         segments: &[Arc<Segment>],
@@ -151,7 +151,7 @@ impl CommittedLog {
         let mut found = None;
         while low < high {
             let middle = low + (high - low) / 2;
-            // A segment without the topic says nothing: look before it.
+            // A segment without the topic does not help the search: use an earlier one.
             let mut probe = None;
             for at in (low..=middle).rev() {
                 let last = self.with_entries(&segments[at], topic, |entries| entries.last().copied())?;

@@ -1,5 +1,5 @@
-//! The newest committed batches, in memory, shared by all live readers. A batch is added after its fdatasync, and removed when
-//! the limit is reached; readers that still hold it keep it alive.
+//! The tail: the newest committed batches in memory, shared by all readers. A batch is added after its fdatasync and
+//! removed when the size limit is exceeded. Readers that still use a removed batch keep its bytes alive.
 
 use crate::number_map::NumberMap;
 use crate::read::chunk::ReadLimit;
@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 struct TailRun {
     first_seq: u64,
     last_seq: u64,
-    /// The batch, by how many came before it, and the place in it. Not a share of its bytes: a batch may have a thousand
-    /// runs, and would be counted up and down for each.
+    /// The number of batches pushed before this run's batch. It is a number and not a shared `Bytes`, because a batch may
+    /// have a thousand runs, and each would change the reference count.
     batch: u64,
     start: u32,
     end: u32,
@@ -25,16 +25,16 @@ struct TailBatch {
     topics: Vec<u32>,
 }
 
-/// A bounded window on the end of the log.
+/// The newest committed batches, up to a size limit.
 #[derive(Debug)]
 pub(crate) struct Tail {
     topics: NumberMap<u32, VecDeque<TailRun>>,
     batches: VecDeque<TailBatch>,
-    /// Batches that left.
+    /// Number of batches that were removed.
     left: u64,
     bytes: usize,
     limit_bytes: usize,
-    /// Topic lists of batches that left, to be used again.
+    /// Topic lists of removed batches, kept for reuse.
     spare_lists: Vec<Vec<u32>>,
 }
 
@@ -82,7 +82,7 @@ impl Tail {
             self.left += 1;
             self.bytes -= oldest.bytes.len();
             for topic in oldest.topics.drain(..) {
-                // One that was deleted has no runs here, or only later ones.
+                // A deleted topic has no runs in the tail, or only runs of later batches.
                 let Some(runs) = self.topics.get_mut(&topic) else { continue };
                 if runs.front().is_some_and(|run| run.batch == number) {
                     runs.pop_front();
@@ -95,20 +95,21 @@ impl Tail {
         }
     }
 
-    /// Forgets a topic's runs; the lists of batches go on naming it.
+    /// Removes a topic's runs. The topic lists of batches still contain the topic.
     pub(crate) fn remove_topic(&mut self, topic: u32) {
         self.topics.remove(&topic);
     }
 
-    /// Whether it has this seq of a topic, and so all later ones.
+    /// Whether the tail contains this seq of a topic, and therefore all later ones.
     pub(crate) fn contains(&self, topic: u32, seq: u64) -> bool {
         let Some(runs) = self.topics.get(&topic) else { return false };
         let range = runs.front().zip(runs.back());
         range.is_some_and(|(oldest, newest)| (oldest.first_seq..=newest.last_seq).contains(&seq))
     }
 
-    /// Takes the runs from `from` on that a read with this limit needs; false when the tail does not have `from`, or has it
-    /// more than `walk_max` events into a run. They are parsed outside the lock.
+    /// Collects the runs that a read from seq `from` with this limit needs. Returns false if the tail does not contain
+    /// `from`, or contains it more than `walk_max` events into a run. The caller parses the runs after it has released the
+    /// lock.
     pub(crate) fn collect(
         &self,
         topic: u32,
@@ -129,7 +130,7 @@ impl Tail {
             let batch = &self.batches[(run.batch - self.left) as usize].bytes;
             into.push(batch.slice(run.start as usize..run.end as usize));
             events += (run.last_seq - run.first_seq.max(from) + 1) as usize;
-            // The first run may be needed in part only, so its bytes do not count.
+            // Only a part of the first run may be needed, so its bytes do not count.
             if events >= limit.events || bytes >= limit.bytes {
                 break;
             }

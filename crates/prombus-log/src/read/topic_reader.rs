@@ -1,8 +1,8 @@
-//! Reading a topic from a seq on: from the tail in memory when it has the seq, else from the files in large pieces. Neither
-//! delays the writer. Every byte that comes from a file is checked; what does not check is left out and reported.
+//! Reads a topic from a seq on: from the tail if the seq is still in memory, otherwise from the files in large pieces.
+//! Neither delays the writer. Every event read from a file is checked; damaged events are left out and reported.
 //!
-//! **Invariant:** events that cannot be read are never skipped. A read ends before them, and a read that starts with them is an
-//! error that names them.
+//! **Invariant:** unreadable events are never skipped. A read ends before them. A read that starts with them fails with an
+//! error that contains their seqs.
 
 use crate::error::ReadError;
 use crate::frame_scan::PIECE_BYTES;
@@ -14,16 +14,16 @@ use crate::record::{self, HEADER_BYTES, Header};
 use crate::segment::Segment;
 use std::sync::Arc;
 
-/// Entries this close to each other are read in one piece.
+/// Entries at most this far apart are read in one piece.
 const JOIN_BYTES: u32 = 16 * 1024;
-/// A read of a few events walks past this many others of a run in the tail; deeper in a long run the index finds them
-/// sooner.
+/// A read of a few events steps over at most this many others of a run in the tail. Deeper in a long run the index finds
+/// the events sooner.
 const WALK_MAX: u64 = 64;
-/// What few events take at most.
+/// A read with at most this byte limit counts as a read of a few events.
 const FEW_BYTES: usize = 16 * 1024;
 
 impl CommittedLog {
-    /// Reads from a seq on, and keeps account of what cannot be read.
+    /// Reads from a seq on, and records unreadable events.
     pub(crate) fn read(
         &self,
         topic: u32,
@@ -35,11 +35,11 @@ impl CommittedLog {
             ReadLimit { events: 1, .. } | ReadLimit { bytes: ..=FEW_BYTES, .. } => {
                 self.read_few(topic, from, limit, chunk)
             }
-            _ => self.read_noting(topic, from.max(1), limit, u64::MAX, chunk),
+            _ => self.read_and_record(topic, from.max(1), limit, u64::MAX, chunk),
         }
     }
 
-    /// Reads a few events that may be deep in a long run in the tail. Costs the same wherever they are.
+    /// Reads a few events that may be deep inside a long run in the tail. The cost does not depend on where they are.
     pub(crate) fn read_few(
         &self,
         topic: u32,
@@ -47,12 +47,12 @@ impl CommittedLog {
         limit: ReadLimit,
         chunk: &mut Chunk,
     ) -> Result<(), ReadError> {
-        // What the file does not give, the tail may still have.
-        self.read_noting(topic, from.max(1), limit, WALK_MAX, chunk)
-            .or_else(|_| self.read_noting(topic, from.max(1), limit, u64::MAX, chunk))
+        // If the file cannot be read, the tail may still contain the events.
+        self.read_and_record(topic, from.max(1), limit, WALK_MAX, chunk)
+            .or_else(|_| self.read_and_record(topic, from.max(1), limit, u64::MAX, chunk))
     }
 
-    fn read_noting(
+    fn read_and_record(
         &self,
         topic: u32,
         from: u64,
@@ -63,7 +63,7 @@ impl CommittedLog {
         let read = self.read_from(topic, from, limit, walk_max, chunk);
         match &read {
             Ok(()) if self.read_errors.is_any() => self.read_errors.note_read(topic, from, chunk.next_seq),
-            // An index that cannot be read was noted where that was found.
+            // A failed read of an index was recorded where it happened.
             Ok(()) | Err(ReadError::UnknownTopic(_) | ReadError::Io { .. }) => {}
             Err(error @ ReadError::Unreadable { .. }) => self.read_errors.note_error(error),
         }
@@ -91,7 +91,7 @@ impl CommittedLog {
         match self.piece_from(topic, from, limit)? {
             Some(piece) => PieceRead { log: self, topic, piece: &piece, from, limit }.read(chunk),
             None => {
-                // Everything up to what was there at the start is cleaned away; what came since is for the next read.
+                // Everything up to `last_seq` was cleaned away. Events committed since then are left to the next read.
                 chunk.skip_to(last_seq + 1, MissingReason::Cleaned);
                 Ok(())
             }
@@ -129,7 +129,7 @@ impl CommittedLog {
         }
     }
 
-    /// Reads the events of an entry, chunk by chunk, until `look` finds something.
+    /// Reads the events of an entry, chunk by chunk, until `look` returns a result.
     pub(super) fn search_entry<R>(
         &self,
         topic: u32,
@@ -155,7 +155,7 @@ impl CommittedLog {
         Ok(None)
     }
 
-    /// Reads the single frame at a position; `None` if it does not check.
+    /// Reads the single frame at a position; `None` if it is damaged.
     pub(crate) fn read_frame(
         &self,
         segment: &Segment,
@@ -175,6 +175,6 @@ impl CommittedLog {
         let Some(header) = Header::checked(&frame[..read], segment.id.salt) else { return Ok(None) };
         frame.resize(header.frame_length(), 0);
         file.read_at(&mut frame[HEADER_BYTES..], position + HEADER_BYTES as u64).map_err(error())?;
-        Ok(record::body_checks(&header, &frame).then_some((header, frame)))
+        Ok(record::is_body_valid(&header, &frame).then_some((header, frame)))
     }
 }

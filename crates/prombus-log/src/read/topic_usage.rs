@@ -1,4 +1,4 @@
-//! What each topic takes on disk, by the indexes.
+//! The size of each topic on disk, according to the indexes.
 
 use crate::error::ReadError;
 use crate::index::{Entry, TopicSpan};
@@ -7,18 +7,18 @@ use crate::segment::Segment;
 use crate::topics::TopicId;
 use std::collections::BTreeMap;
 
-/// What a topic takes.
+/// The size of a topic on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopicUsage {
     /// The topic.
     pub topic: TopicId,
-    /// Its events that are on disk, with those that are dead and not cleaned yet.
+    /// Its events on disk, including dead ones that are not cleaned yet.
     pub events: u64,
-    /// What their frames take.
+    /// The size of their frames.
     pub bytes: u64,
 }
 
-/// One pass over all segments.
+/// The sizes of all topics, in one pass over all segments.
 pub(crate) fn usage(log: &CommittedLog) -> Result<Vec<TopicUsage>, ReadError> {
     let segments = log.segments();
     let mut topics: BTreeMap<u32, TopicUsage> = BTreeMap::new();
@@ -31,11 +31,11 @@ pub(crate) fn usage(log: &CommittedLog) -> Result<Vec<TopicUsage>, ReadError> {
         }
     }
     let view = log.view();
-    // Deleted ones are not the caller's any more, though cleaning may not have been there yet.
+    // Deleted topics are left out, although cleaning may not have removed their events yet.
     Ok(topics.into_values().filter(|usage| view.last_seq(usage.topic.0).is_some()).collect())
 }
 
-/// What some topics take, by their own entries; `None` for one that is not there, or not durable yet.
+/// The sizes of some topics, from their own entries; `None` for a topic that does not exist or is not durable yet.
 pub(crate) fn usage_of(log: &CommittedLog, topics: &[TopicId]) -> Result<Vec<Option<TopicUsage>>, ReadError> {
     let segments = log.segments();
     let mut all: Vec<Option<TopicUsage>> = {
@@ -59,7 +59,7 @@ pub(crate) fn usage_of(log: &CommittedLog, topics: &[TopicId]) -> Result<Vec<Opt
 
 fn span_bytes(log: &CommittedLog, segment: &Segment, span: &TopicSpan) -> Result<u64, ReadError> {
     match span.bytes {
-        // Of an early build: by the places of its entries.
+        // Written by an early build: use the positions of the entries.
         0 => log.with_entries(segment, span.topic, |entries| {
             entries.iter().map(Entry::frame_bytes).fold(0, u64::saturating_add)
         }),
@@ -67,19 +67,19 @@ fn span_bytes(log: &CommittedLog, segment: &Segment, span: &TopicSpan) -> Result
     }
 }
 
-/// The lowest seq such that what is kept from it on takes at most about `bytes`, and at least the newest event.
+/// The lowest seq such that the events from it on take at most about `bytes`. The newest event is always included.
 pub(crate) fn first_within_bytes(log: &CommittedLog, topic: u32, bytes: u64) -> Result<u64, ReadError> {
     let last_seq = log.durable_seq(topic)?;
     let segments = log.segments();
     let mut left = bytes;
-    // Of a topic without events the first seq is as good an answer as the one after the last.
+    // A topic without events starts at seq 1.
     let mut first = last_seq.max(1);
     for segment in segments.iter().rev() {
         let is_used_up = log.with_entries(segment, topic, |entries| {
             for entry in entries.iter().rev() {
                 let entry_bytes = entry.frame_bytes();
                 if entry_bytes > left {
-                    // Of the entry that is cut, the part that fits.
+                    // Only a part of this entry fits: assume that its events are equally large.
                     let events = u128::from(entry.count) * u128::from(left) / u128::from(entry_bytes);
                     let seq = (entry.last_seq + 1).saturating_sub(events as u64);
                     first = first.min(seq.max(entry.first_seq));

@@ -1,4 +1,4 @@
-//! The committed log in memory: what is durable, and nothing else. The committer changes it once per batch.
+//! The in-memory state of the committed log. It contains only what is durable. The committer changes it once per batch.
 
 use crate::checkpoint::{Checkpoint, Mark, TopicRow};
 use crate::event_id::EventId;
@@ -9,27 +9,27 @@ use crate::topics::{TopicChange, TopicView};
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// The committed log.
+/// The in-memory state of the committed log.
 pub(crate) struct View {
     pub(crate) tail: Tail,
-    /// All segments with records, in log order; the last one may be growing.
+    /// All segments with records, in log order. The last one may still be growing.
     pub(crate) segments: Arc<Vec<Arc<Segment>>>,
     /// The index of the growing segment.
     pub(crate) active_index: Index,
     /// The end of the last committed batch.
     pub(crate) mark: Mark,
-    /// By internal id; zero is not used.
+    /// By internal id. Index 0 is not used.
     pub(crate) topics: Vec<Option<TopicView>>,
     pub(crate) last_own_id: EventId,
     pub(crate) last_commit_ms: i64,
-    /// Frames of state records that the checkpointed state does not have yet.
+    /// Frames of state records that are not applied to the checkpointed state yet.
     pub(crate) state_records: Vec<Bytes>,
-    /// Bytes of log after the newest checkpoint.
+    /// Bytes of log since the newest checkpoint.
     pub(crate) since_checkpoint: u64,
 }
 
 impl View {
-    /// The newest seq of a topic: zero when it has no event, `None` when there is no such topic.
+    /// The newest seq of a topic; zero if it has no event, `None` if the topic does not exist.
     pub(crate) fn last_seq(&self, topic: u32) -> Option<u64> {
         let topic = self.topics.get(topic as usize)?.as_ref()?;
         (!topic.is_deleted).then_some(topic.last_seq)
@@ -44,13 +44,13 @@ impl View {
     pub(crate) fn apply_topic_changes(&mut self, changes: &[TopicChange]) {
         for change in changes {
             match change {
-                TopicChange::Made { topic, name } => {
+                TopicChange::Created { topic, name } => {
                     let at = *topic as usize;
                     if self.topics.len() <= at {
                         self.topics.resize(at + 1, None);
                     }
-                    let made = TopicView { name: Arc::clone(name), last_seq: 0, is_deleted: false };
-                    self.topics[at].get_or_insert(made);
+                    let created = TopicView { name: Arc::clone(name), last_seq: 0, is_deleted: false };
+                    self.topics[at].get_or_insert(created);
                 }
                 TopicChange::Deleted { topic } => {
                     if let Some(Some(topic)) = self.topics.get_mut(*topic as usize) {
@@ -62,7 +62,7 @@ impl View {
         }
     }
 
-    /// The committer went on to a new segment: seals the old one at its length.
+    /// Starts a new segment and seals the old one at its length.
     pub(crate) fn roll(&mut self, old: Option<(Arc<Segment>, u64)>, next: Arc<Segment>) {
         let index = std::mem::take(&mut self.active_index);
         if let Some((old, length)) = old {
@@ -74,7 +74,7 @@ impl View {
         self.segments = Arc::new(segments);
     }
 
-    /// Everything of a checkpoint at this moment but the caller's state.
+    /// A checkpoint of the present state, without the caller's state.
     pub(crate) fn checkpoint(&self) -> Checkpoint {
         let topics = self.topics.iter().enumerate().filter_map(|(id, topic)| {
             let topic = topic.as_ref().filter(|topic| !topic.is_deleted)?;

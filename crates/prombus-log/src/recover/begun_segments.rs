@@ -1,4 +1,4 @@
-//! Which unsealed segments were begun, and in which order.
+//! Determines which unsealed segments were begun, and in which order.
 
 use crate::frame_scan::{Found, Scan, end_of_nonzero};
 use crate::layout::SEGMENT_DATA_START;
@@ -7,11 +7,11 @@ use crate::segment::Segment;
 use crate::unreadable_ranges::{UnreadableAt, UnreadableRanges};
 use std::io;
 
-/// The first place that could not be read and that may hold something durable, in a segment whose last frame ends at `end`.
+/// The position of the first unreadable range that may contain durable bytes, in a segment whose last frame ends at `end`.
 ///
-/// Batches follow each other without a gap. So zeros at `end` prove that nothing follows, and a later hole is in bytes that
-/// were never used. Other bytes may be a damaged frame whose followers cannot be read; in a recycled file they may also be of
-/// an earlier life, and count as unused.
+/// Batches follow each other without gaps. So zeros at `end` prove that nothing follows, and a later unreadable range was
+/// never used. Bytes other than zero may be a damaged frame, and the frames after it may be unreadable. In a recycled file
+/// such bytes are probably from an earlier life, and count as unused.
 pub(super) fn needed_hole(segment: &Segment, holes: &UnreadableRanges, end: u64) -> io::Result<Option<u64>> {
     let near = holes.overlapping(0..end.saturating_add(HEADER_BYTES as u64)).map(|hole| hole.start);
     if near.is_some() || holes.is_empty() || segment.id.life > 0 {
@@ -23,22 +23,22 @@ pub(super) fn needed_hole(segment: &Segment, holes: &UnreadableRanges, end: u64)
     Ok(holes.ranges().iter().find(|hole| is_used && hole.start >= end).map(|hole| hole.start))
 }
 
-/// What a segment without a sealed length holds.
+/// The content of a segment without a sealed length.
 #[derive(Debug)]
 pub(crate) enum Begun {
-    /// Nothing: it is ready for use.
+    /// No frame: the segment is ready for use.
     No,
-    /// Nothing, but some of its unused bytes cannot be read: what would be written there might be lost.
+    /// No frame, but some bytes cannot be read. Data written there might be lost.
     Unusable,
-    /// A place that may hold the first batch cannot be read, so neither that nor its number is known.
+    /// Bytes that may contain the first batch cannot be read. So it is not known whether there is one, or its number.
     Unknown {
         at: UnreadableAt,
-        /// It was begun, as later frames show.
+        /// Whether later frames show that the segment was begun.
         has_frames: bool,
-        /// The number of a later batch in it.
+        /// The number of a later batch in the segment.
         batch: Option<u64>,
     },
-    /// Bytes, but not one whole frame. They prove nothing about other segments.
+    /// Bytes other than zero, but not one whole frame. They prove nothing about other segments.
     Bytes { end: u64 },
     /// Frames of a batch without its COMMIT.
     Frames,
@@ -54,7 +54,7 @@ pub(crate) fn begun(segment: &Segment) -> io::Result<Begun> {
     while let Some(found) = scan.next()? {
         if let Found::Frame { header, position, .. } = found {
             if header.kind == Kind::Commit {
-                // The number of a later batch is not that of the first one.
+                // If bytes before this COMMIT are unreadable, it may be the COMMIT of a later batch than the first.
                 return Ok(match scan.holes().overlapping(0..position) {
                     None => Begun::Batches { first: header.seq },
                     Some(hole) => {
@@ -83,7 +83,7 @@ pub(crate) fn begun(segment: &Segment) -> io::Result<Begun> {
     Ok(if holes.is_empty() { Begun::No } else { Begun::Unusable })
 }
 
-/// A segment that was begun, its place in the manifest, and the first batch in it, if that is known.
+/// A segment that was begun: its place in the manifest, and the number of its first batch, if that is known.
 pub(crate) struct BegunSegment<T> {
     pub(crate) row: usize,
     pub(crate) is_reserve: bool,
@@ -91,16 +91,17 @@ pub(crate) struct BegunSegment<T> {
     pub(crate) segment: T,
 }
 
-/// The order in which segments were begun: by batch number. One that lost its COMMITs stands where the manifest has it
-/// (segments are taken in that order, but for the reserve), else last.
+/// Sorts segments by the order in which they were begun, that is, by batch number. A segment without a COMMIT is placed
+/// before the segments that follow it in the manifest, or else last. (Segments are used in the order of the manifest,
+/// except for the reserve.)
 pub(crate) fn in_log_order<T>(segments: Vec<BegunSegment<T>>) -> Vec<T> {
     let (mut ordered, unknown): (Vec<_>, Vec<_>) =
         segments.into_iter().partition(|begun| begun.first_batch.is_some());
     ordered.sort_by_key(|begun| begun.first_batch);
     for begun in unknown {
-        let is_behind =
+        let is_later =
             |other: &BegunSegment<T>| !begun.is_reserve && !other.is_reserve && other.row > begun.row;
-        let at = ordered.iter().position(is_behind).unwrap_or(ordered.len());
+        let at = ordered.iter().position(is_later).unwrap_or(ordered.len());
         ordered.insert(at, begun);
     }
     ordered.into_iter().map(|begun| begun.segment).collect()

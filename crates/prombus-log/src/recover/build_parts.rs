@@ -1,4 +1,4 @@
-//! The last steps of an open: the new manifest, and the parts of the log made from what was found.
+//! The last steps of an open: writes the new manifest, and creates the parts of the open log.
 
 use crate::checkpoint::Mark;
 use crate::context::Context;
@@ -11,7 +11,7 @@ use crate::maintain::work::Work;
 use crate::manifest::{Manifest, SegmentRow};
 use crate::observer::Notice;
 use crate::read::committed_log::CommittedLog;
-use crate::read::damage_reports::NamedFaults;
+use crate::read::damage_reports::ReportedFaults;
 use crate::read::kept_ids::KeptIds;
 use crate::read::tail::Tail;
 use crate::read::view::View;
@@ -36,7 +36,7 @@ pub(crate) struct OpenedLog {
     pub(crate) maintenance: Maintenance,
 }
 
-/// What an open found.
+/// The state of the log as recovered by an open.
 pub(super) struct Recovered {
     pub(super) replay: Replay,
     /// The mark of the newest checkpoint.
@@ -49,10 +49,11 @@ pub(super) struct Recovered {
     pub(super) kept: Vec<Arc<KeptIds>>,
 }
 
-/// Writes the manifest and makes the parts.
+/// Writes the manifest and creates the parts.
 pub(super) fn build_parts(mut recovery: Recovery, mut found: Recovered) -> Result<OpenedLog, OpenError> {
     let options = &recovery.context.options;
-    // A spare of another size than is wanted now may be too small for what is allowed: it goes with the leftovers.
+    // A prepared segment whose size differs from the options may be too small for the largest append. It is removed with
+    // the leftovers.
     found.prepared.retain(|PreparedSegment { row, .. }| {
         row.id.capacity == if row.reserve { options.reserve_bytes } else { options.segment_bytes }
     });
@@ -65,7 +66,7 @@ pub(super) fn build_parts(mut recovery: Recovery, mut found: Recovered) -> Resul
     let segment = found.active().map(|one| Arc::clone(&one.segment));
     let append = found.take_append_state(&context, place);
     let view = found.take_view(context.options.tail_bytes);
-    let mut reported = NamedFaults::default();
+    let mut reported = ReportedFaults::default();
     for fault in faults {
         if reported.add(&fault) {
             context.observer().notice(&Notice::Damaged(fault));
@@ -82,7 +83,7 @@ pub(super) fn build_parts(mut recovery: Recovery, mut found: Recovered) -> Resul
 }
 
 impl Recovered {
-    /// The segment that batches go to, if there is one.
+    /// The segment for the next batch, if there is one.
     fn active(&self) -> Option<&UsedSegment> {
         self.used.last().filter(|one| one.segment.sealed().is_none())
     }
@@ -104,7 +105,8 @@ impl Recovered {
         };
         let mut rows: Vec<SegmentRow> = self.used.iter().map(row_of).collect();
         rows.extend(self.prepared.iter().map(|prepared| prepared.row));
-        // Sealed as empty: a later open that can read all of it must not take the remains of a torn batch for durable ones.
+        // Sealed as empty: a later open that can read all of it must not take the leftovers of a torn batch for a durable
+        // one.
         rows.extend(self.unusable.iter().map(|row| SegmentRow { sealed: Some(SEGMENT_DATA_START), ..*row }));
         rows
     }
@@ -127,7 +129,7 @@ impl Recovered {
             pending: PendingBatch::new(self.replay.mark.batch + 1),
             topics: topics.collect(),
             ids: IdMaker::new(self.replay.last_own_id, context.storage.random(), context.hash),
-            // Past every time that is durable: what a reader took for complete before the restart stays so.
+            // Later than every durable commit time, so that a time that was complete before the restart stays complete.
             last_commit_ms: self.replay.last_commit_ms.saturating_add(1),
             recent_ids: std::mem::take(&mut self.recent_ids),
             place,
@@ -172,7 +174,7 @@ impl Recovery {
         })
     }
 
-    /// Files that an interrupted step left behind and the manifest does not name.
+    /// Removes the files that an interrupted step left behind and that the manifest does not list.
     fn remove_leftovers(&self) {
         let named = |number: u64| self.manifest.segments.iter().any(|row| row.id.number == number);
         let kept = |number: u64| self.manifest.kept_indexes.iter().any(|kept| kept.number == number);
@@ -186,7 +188,7 @@ impl Recovery {
                 Some(FileKind::Cut) | None => false,
             };
             if is_leftover {
-                // It does no harm; the next open tries again.
+                // An error does no harm: the next open tries again.
                 let _ = self.context.storage.remove(&name);
             }
         }

@@ -1,4 +1,5 @@
-//! Whether a folder holds a log, an empty place for one, or something else; and errors of opening.
+//! Decides whether a folder contains a log, is ready for a new one, or contains something else. Also maps I/O errors to
+//! [`OpenError`].
 
 use crate::error::OpenError;
 use crate::frame_scan::{Found, Scan};
@@ -13,7 +14,7 @@ use std::io;
 pub(crate) const FIRST_SEGMENT: u64 = 1;
 pub(crate) const FIRST_CHECKPOINTS: [u64; 2] = [2, 3];
 
-/// Maps what the system said to what the operator can do.
+/// Maps an I/O error to the open error that tells the operator what to do.
 pub(crate) fn open_error(folder: &str, action: &str, source: io::Error) -> OpenError {
     let folder = folder.to_owned();
     match source.kind() {
@@ -24,7 +25,7 @@ pub(crate) fn open_error(folder: &str, action: &str, source: io::Error) -> OpenE
     }
 }
 
-/// A needed part of a file cannot be read.
+/// The open error for a file that is needed and cannot be read.
 pub(crate) fn read_error(storage: &dyn Storage, file: String, at: UnreadableAt) -> OpenError {
     let UnreadableAt { position, source } = at;
     if is_unreadable(&source) {
@@ -33,7 +34,7 @@ pub(crate) fn read_error(storage: &dyn Storage, file: String, at: UnreadableAt) 
     open_error(&storage.location(), &format!("read {file}"), source)
 }
 
-/// Reads the manifest: missing or found, everything else is an error.
+/// Reads the manifest. The result is `Missing` or `Found`; everything else is an error.
 pub(crate) fn read_manifest(storage: &dyn Storage) -> Result<ManifestRead, OpenError> {
     let read = Manifest::read(storage);
     match read.map_err(|error| read_error(storage, MANIFEST.to_owned(), error.into()))? {
@@ -45,14 +46,14 @@ pub(crate) fn read_manifest(storage: &dyn Storage) -> Result<ManifestRead, OpenE
     }
 }
 
-/// A folder without a manifest must be empty, or hold no more than an interrupted first open left behind: that one makes
-/// [`FIRST_SEGMENT`] and [`FIRST_CHECKPOINTS`], and writes no frame before there is a manifest.
+/// Fails unless a folder without a manifest is empty or contains only the leftovers of an interrupted first open. A first
+/// open creates [`FIRST_SEGMENT`] and [`FIRST_CHECKPOINTS`], and writes no frame before the manifest.
 pub(crate) fn check_empty(storage: &dyn Storage) -> Result<(), OpenError> {
     let folder = storage.location();
     let names = storage.list().map_err(|error| open_error(&folder, "list the folder", error))?;
     for name in names {
         let is_leftover = match file_kind(&name) {
-            None => return Err(OpenError::NotALog { folder, example: name }),
+            None => return Err(OpenError::NotALog { folder, example: Some(name) }),
             Some(FileKind::Segment(FIRST_SEGMENT)) => {
                 let has_frames = has_frames(storage, &name);
                 !has_frames.map_err(|error| read_error(storage, name.clone(), error.into()))?
@@ -68,7 +69,7 @@ pub(crate) fn check_empty(storage: &dyn Storage) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Whether a segment has frames; without a whole header it is the remains of making it.
+/// Whether a segment has frames. A segment without a valid header has none: its creation was interrupted.
 fn has_frames(storage: &dyn Storage, name: &str) -> io::Result<bool> {
     let file = storage.open(name, OpenMode::Read)?;
     let mut header = [0; SEGMENT_DATA_START as usize];

@@ -1,4 +1,4 @@
-//! A human-readable dump of any file of the log, for the one who has to understand what happened.
+//! Prints the content of any file of a log, for debugging.
 
 use crate::accepted_losses::{Loss, LossKind, Losses};
 use crate::checkpoint::Checkpoint;
@@ -12,10 +12,10 @@ use crate::storage::{Folder, OpenMode, Storage, StorageFile, read_whole};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Writes what a file holds to `out`. Bodies are not printed, only their lengths: they may be anybody's data.
+/// Prints the content of a file to `out`. Of bodies only the lengths are printed, because they may contain private data.
 ///
 /// # Errors
-/// When the file cannot be read, is not a file of a log, or `out` fails.
+/// The file cannot be read or does not belong to a log, or writing to `out` fails.
 pub fn inspect(file: &Path, out: &mut dyn Write) -> io::Result<()> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = file.file_name().and_then(|name| name.to_str());
@@ -27,9 +27,9 @@ pub fn inspect(file: &Path, out: &mut dyn Write) -> io::Result<()> {
         Some(FileKind::Manifest | FileKind::ManifestNew) => inspect_manifest(&read_whole(&*opened)?, out),
         Some(FileKind::Checkpoint(_)) => inspect_checkpoint(&read_whole(&*opened)?, out),
         Some(FileKind::Index(_) | FileKind::IndexNew) => describe(&read_whole(&*opened)?, out),
-        Some(FileKind::Lock) => writeln!(out, "the lock file; it holds nothing"),
+        Some(FileKind::Lock) => writeln!(out, "the lock file, which is always empty"),
         Some(FileKind::Reserve) => {
-            writeln!(out, "{} bytes of room that is given up when the disk is full", opened.len()?)
+            writeln!(out, "{} bytes of disk space that are given up when the disk is full", opened.len()?)
         }
         Some(FileKind::Losses | FileKind::LossesNew) => {
             let (losses, _) = Losses::read(&storage)?;
@@ -47,9 +47,9 @@ pub fn inspect(file: &Path, out: &mut dyn Write) -> io::Result<()> {
             Ok(())
         }
         Some(FileKind::Cut) => {
-            writeln!(out, "{} bytes of an unfinished batch, cut off by an open", opened.len()?)
+            writeln!(out, "{} bytes of an unfinished batch, cut off when the log was opened", opened.len()?)
         }
-        None => Err(io::Error::new(io::ErrorKind::InvalidData, "not a file of a prombus log, by its name")),
+        None => Err(io::Error::new(io::ErrorKind::InvalidData, "the file name is not one of a prombus log")),
     }
 }
 
@@ -61,15 +61,11 @@ fn inspect_segment(
 ) -> io::Result<()> {
     let mut header = [0; 64];
     file.read_at(&mut header, 0)?;
-    writeln!(
-        out,
-        "{}",
-        describe_header(&header).unwrap_or_else(|| "a segment without its header".to_owned())
-    )?;
+    writeln!(out, "{}", describe_header(&header).unwrap_or_else(|| "segment without a header".to_owned()))?;
     let Some(salt) = header_salt(&header).or_else(|| salt_in_manifest(storage, number)) else {
         return writeln!(
             out,
-            "without the salt, of the header or of a MANIFEST beside it, no frame can be checked"
+            "cannot check frames: neither the header nor a MANIFEST in the same folder has the salt"
         );
     };
     let end = file.len()?;
@@ -77,23 +73,23 @@ fn inspect_segment(
     while let Some(found) = scan.next()? {
         match found {
             Found::Gap { position, end: gap_end } if gap_end == end => {
-                writeln!(out, "{position:>10}  {} bytes without a frame to the end", gap_end - position)?;
+                writeln!(out, "{position:>10}  no further frame: {} bytes to the end", gap_end - position)?;
             }
             Found::Gap { position, end } => {
                 writeln!(out, "{position:>10}  NO FRAME for {} bytes", end - position)?;
             }
-            Found::Frame { position, header, body_checks } => {
+            Found::Frame { position, header, is_body_valid } => {
                 write!(out, "{position:>10}  ")?;
-                let frame = if body_checks { scan.frame() } else { &[] };
+                let frame = if is_body_valid { scan.frame() } else { &[] };
                 inspect_frame(&header, frame, out)?;
-                writeln!(out, "{}", if body_checks { "" } else { "  BODY DOES NOT CHECK" })?;
+                writeln!(out, "{}", if is_body_valid { "" } else { "  BODY DAMAGED" })?;
             }
         }
     }
     Ok(())
 }
 
-/// The manifest repeats what a segment's header says.
+/// The salt of a segment in the manifest, which repeats the segment's header.
 fn salt_in_manifest(storage: &dyn Storage, number: u64) -> Option<u32> {
     let ManifestRead::Found { manifest, .. } = Manifest::read(storage).ok()? else { return None };
     manifest.segments.iter().find(|row| row.id.number == number).map(|row| row.id.salt)
@@ -112,7 +108,7 @@ fn inspect_frame(header: &Header, frame: &[u8], out: &mut dyn Write) -> io::Resu
         Kind::State => write!(out, "state   tag {} body {} bytes", header.topic, header.body_length),
         Kind::Topic => {
             let name = frame.get(record::HEADER_BYTES..).unwrap_or_default();
-            let what = if header.flags & record::FLAG_DELETED == 0 { "made" } else { "deleted" };
+            let what = if header.flags & record::FLAG_DELETED == 0 { "created" } else { "deleted" };
             write!(out, "topic   {} {:?} {what}", header.topic, String::from_utf8_lossy(name))
         }
         Kind::Commit => {
@@ -149,11 +145,11 @@ fn inspect_manifest(bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
                 writeln!(out, "index {:016x} kept until {}", kept.number, kept.expires_ms)?;
             }
             match fault {
-                Some(fault) => writeln!(out, "{fault}; the other copy serves"),
+                Some(fault) => writeln!(out, "{fault}; the other copy is used"),
                 None => Ok(()),
             }
         }
-        ManifestRead::Newer(version) => writeln!(out, "a manifest of the newer format version {version}"),
+        ManifestRead::Newer(version) => writeln!(out, "manifest of the newer format version {version}"),
         ManifestRead::Missing => Ok(()),
         ManifestRead::Damaged(fault) => writeln!(out, "{fault} (both copies)"),
     }
@@ -161,7 +157,7 @@ fn inspect_manifest(bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
 
 fn inspect_checkpoint(bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
     let Some(checkpoint) = Checkpoint::parse(bytes) else {
-        return writeln!(out, "a checkpoint that does not check");
+        return writeln!(out, "damaged checkpoint");
     };
     let mark = checkpoint.mark;
     writeln!(out, "checkpoint at batch {} (chain {:08x})", mark.batch, mark.chain)?;

@@ -1,4 +1,4 @@
-//! The first files of a new log.
+//! Creates the first files of a new log.
 
 use crate::checkpoint::{Checkpoint, Mark};
 use crate::error::OpenError;
@@ -11,7 +11,7 @@ use crate::segment::{self, SegmentId, SegmentKind};
 use crate::storage::{Storage, is_full};
 use std::io;
 
-/// Makes the first files of a new log. After a failure the folder is empty again.
+/// Creates the first files of a new log. After a failure the folder contains none of them.
 pub(crate) fn create(storage: &dyn Storage, options: &Options) -> Result<ManifestRead, OpenError> {
     let folder = storage.location();
     let created = create_files(storage, options);
@@ -25,7 +25,7 @@ pub(crate) fn create(storage: &dyn Storage, options: &Options) -> Result<Manifes
             let needed_bytes = options.segment_bytes + options.reserve_bytes;
             return OpenError::Full { folder: folder.clone(), needed_bytes, source: error };
         }
-        open_error(&folder, "make a new log", error)
+        open_error(&folder, "create a new log", error)
     })
 }
 

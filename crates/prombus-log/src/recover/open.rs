@@ -1,7 +1,7 @@
-//! What open does: finds the log or makes one, replays what follows the newest checkpoint, cuts a torn tail, and makes what it
-//! found durable before anyone sees it.
+//! Opens a log: finds the log or creates one, replays the batches after the newest checkpoint, cuts off a torn tail, and
+//! makes the recovered batches durable before they become visible.
 //!
-//! Until the new manifest is written nothing that counts is changed, so a crash at any point only means to do it again.
+//! Until the new manifest is written, no durable data is changed. So after a crash at any point the next open starts over.
 
 use crate::caller_state::State;
 use crate::checkpoint::Checkpoint;
@@ -18,7 +18,7 @@ use crate::storage::{Lock, Storage, is_unreadable};
 use crate::write::recent_ids::RecentIds;
 use std::sync::Arc;
 
-/// Opens the log on a storage; see the module's text.
+/// Opens the log on a storage; see the module documentation.
 pub(crate) fn open(
     storage: Arc<dyn Storage>,
     options: Options,
@@ -29,7 +29,7 @@ pub(crate) fn open(
         let folder = folder.clone();
         move |error| open_error(&folder, action, error)
     };
-    // Look before taking the lock: in a folder that is not ours not even the lock file may appear.
+    // Checked before the lock is taken: not even a lock file may be created in a folder that does not contain a log.
     if let ManifestRead::Missing = read_manifest(&*storage)? {
         check_empty(&*storage)?;
     }
@@ -43,7 +43,7 @@ pub(crate) fn open(
         found => found,
     };
     let ManifestRead::Found { manifest, fault } = found else {
-        unreachable!("read_manifest answers missing or found")
+        unreachable!("read_manifest returns missing or found")
     };
     let opened = Recovery::new(storage, options, manifest, fault)?.run(state)?;
     Ok((opened, lock))
@@ -65,7 +65,7 @@ impl Recovery {
 
         let last = used.len();
         for (at, one) in used.iter_mut().enumerate() {
-            self.cut(one).map_err(|error| self.error("keep the bytes of a cut", error))?;
+            self.cut(one).map_err(|error| self.error("keep the bytes of a torn tail", error))?;
             self.make_durable(one)?;
             let is_whole = one.torn_to.is_none() && !one.is_damaged && !one.has_holes;
             let is_growing = at + 1 == last && one.segment.sealed().is_none() && is_whole;
@@ -74,7 +74,7 @@ impl Recovery {
             }
         }
         let mut recent_ids = RecentIds::default();
-        let active_index = self.settle_indexes(&mut used, &replay.topics, &mut recent_ids)?;
+        let active_index = self.open_indexes(&mut used, &replay.topics, &mut recent_ids)?;
         let kept = self.open_kept()?;
         let recovered = Recovered {
             replay,
@@ -89,10 +89,10 @@ impl Recovery {
         build_parts(self, recovered)
     }
 
-    /// The newest checkpoint that is whole.
+    /// Reads the newest intact checkpoint.
     fn read_checkpoint(&mut self) -> Result<(Checkpoint, u64), OpenError> {
         let [older, newer] = self.manifest.checkpoints;
-        // An unreadable checkpoint is not a fault, but the other one replaces it too.
+        // An unreadable checkpoint is not reported as damaged, but the other one is used instead too.
         let newer_fault = match Checkpoint::read(&*self.context.storage, newer) {
             Ok(Ok(checkpoint)) => return Ok((checkpoint, newer)),
             Ok(Err(fault)) => Ok(fault),
@@ -106,7 +106,7 @@ impl Recovery {
         match older_read {
             Ok(checkpoint) => {
                 self.faults.extend(newer_fault.ok());
-                // So that the next one takes the place of the bad one.
+                // The next checkpoint then replaces the bad one.
                 self.manifest.checkpoints = [older, older];
                 self.ends_at_checkpoint = false;
                 Ok((checkpoint, older))

@@ -1,4 +1,4 @@
-//! What an open knows of a log before its parts exist.
+//! The state of an open in progress, before the parts of the log exist.
 
 use crate::accepted_losses::Losses;
 use crate::context::Context;
@@ -20,23 +20,23 @@ use std::sync::Arc;
 pub(super) struct Recovery {
     pub(super) context: Arc<Context>,
     pub(super) manifest: Manifest,
-    /// Unreadable places that count as damaged.
+    /// Unreadable ranges that count as damaged.
     pub(super) losses: Losses,
     pub(super) faults: Vec<Fault>,
-    /// The log was closed cleanly and the newest checkpoint is whole: nothing follows it.
+    /// The log was closed cleanly and the newest checkpoint is intact, so no batch follows it.
     pub(super) ends_at_checkpoint: bool,
 }
 
-/// A segment that is prepared and not begun.
+/// A prepared segment that is not begun.
 pub(super) struct PreparedSegment {
     pub(super) row: SegmentRow,
     pub(super) segment: Arc<Segment>,
 }
 
-/// A segment that has records, with what is known of it.
+/// A segment with records.
 pub(super) struct UsedSegment {
     pub(super) segment: Arc<Segment>,
-    /// The index, where it is not in a file.
+    /// The index, if it is not in a file.
     pub(super) index: Option<Index>,
     /// Where the part after the checkpoint starts.
     pub(super) from: u64,
@@ -44,16 +44,16 @@ pub(super) struct UsedSegment {
     pub(super) torn_to: Option<u64>,
     /// Its last batch is damaged.
     pub(super) is_damaged: bool,
-    /// Some of its unused bytes cannot be read: nothing is appended to it.
+    /// Some of its unused bytes cannot be read, so nothing is appended to it.
     pub(super) has_holes: bool,
 }
 
-/// The segments of a log, as open found them.
+/// The segments that an open found.
 pub(super) struct FoundSegments {
-    /// Those with records, in log order.
+    /// Segments with records, in log order.
     pub(super) used: Vec<UsedSegment>,
     pub(super) spares: Vec<PreparedSegment>,
-    /// Prepared ones with bytes that cannot be read: they stay as they are and are not used.
+    /// Prepared segments with unreadable bytes. They stay in the manifest and are not used.
     pub(super) unusable: Vec<SegmentRow>,
 }
 
@@ -64,7 +64,8 @@ impl UsedSegment {
 }
 
 impl FoundSegments {
-    /// Adds a segment without records. Data written to an unreadable place might be lost, so one with such a place is not used.
+    /// Adds a segment without records. A segment with accepted losses is not used, because data written to its unreadable
+    /// bytes might be lost.
     pub(super) fn add_prepared(&mut self, row: &SegmentRow, segment: Arc<Segment>) {
         if segment.has_accepted_losses() {
             self.unusable.push(*row);
@@ -89,7 +90,7 @@ impl Recovery {
         Ok(Self { context, manifest, losses, faults, ends_at_checkpoint })
     }
 
-    /// A needed part of a file cannot be read.
+    /// The error for a file that is needed and cannot be read.
     pub(super) fn unreadable(&self, file: String, at: UnreadableAt) -> OpenError {
         read_error(&*self.context.storage, file, at)
     }
@@ -102,7 +103,7 @@ impl Recovery {
         self.context.options.observer.notice(notice);
     }
 
-    /// Every segment that the manifest names must be there; a header that does not check is named and not needed.
+    /// Checks that every segment in the manifest exists. An invalid header is reported, but it is not needed.
     pub(super) fn check_segments(&mut self) -> Result<(), OpenError> {
         for row in &self.manifest.segments {
             let name = segment_name(row.id.number);
@@ -118,7 +119,7 @@ impl Recovery {
             let length = file.len().map_err(|error| self.error("read a segment", error))?;
             match segment::check_header(&*file, &row.id, self.manifest.log_id) {
                 Ok(fault) => self.faults.extend(fault),
-                // The manifest repeats all that it says.
+                // The header is not needed: the manifest repeats it.
                 Err(error) if is_unreadable(&error) => {}
                 Err(error) => return Err(self.error("read a segment", error)),
             }

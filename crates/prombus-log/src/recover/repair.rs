@@ -1,8 +1,8 @@
-//! Giving up what cannot be read in a log that is not open: listing it, and marking it as damaged when the operator accepts the
-//! loss.
+//! Repairs a log that is not open: lists the bytes that cannot be read, and marks them as damaged when the operator accepts
+//! the loss.
 //!
-//! Nothing here writes to a segment, removes a file or guesses: `LOSSES` names bytes, and from then on those that cannot be
-//! read count as damage like any other.
+//! A repair writes only `LOSSES`, never a segment, and removes no file. Bytes that `LOSSES` lists count as damaged whenever
+//! they cannot be read.
 
 use crate::accepted_losses::{Loss, LossKind, Losses};
 use crate::error::{Fault, OpenError, VerifyError};
@@ -14,24 +14,24 @@ use crate::storage::{Folder, Storage, is_unreadable};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What a repair found, and did.
+/// The result of a repair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepairReport {
     /// Places whose loss costs events or ids.
     pub places: Vec<UnreadablePlace>,
-    /// What they hold, as far as that is known.
+    /// The events in those places, as far as they are known.
     pub events: Vec<Fault>,
-    /// Places that cost nothing: there is a second copy of what they hold.
+    /// Places whose loss costs nothing: their content has a second copy or can be rebuilt.
     pub redundant: Vec<UnreadablePlace>,
-    /// Whether the losses are accepted now.
+    /// Whether this repair accepted the losses.
     pub is_accepted: bool,
 }
 
-/// Reads a whole log that is not open and lists its unreadable places. With `accept_loss` those places count as
-/// damaged from then on.
+/// Reads a whole log that is not open and lists its unreadable places. With `accept_loss`, those places count as damaged
+/// from then on.
 ///
 /// # Errors
-/// [`VerifyError`] when the folder cannot be read as a log at all, or the list of losses cannot be written.
+/// [`VerifyError`] if the folder cannot be read as a log at all, or the list of losses cannot be written.
 pub fn repair(
     folder: &Path,
     accept_loss: bool,
@@ -57,7 +57,7 @@ pub fn repair_storage(
     let lock = storage.lock().map_err(|error| open_error(&location, "lock the folder", error))?;
     let _lock = lock.ok_or_else(|| OpenError::Locked { folder: location.clone() })?;
     let ManifestRead::Found { manifest, .. } = read_manifest(&*storage)? else {
-        return Err(OpenError::NotALog { folder: location, example: "no MANIFEST".to_owned() }.into());
+        return Err(OpenError::NotALog { folder: location, example: None }.into());
     };
     let mut report = RepairReport { events: found.unreadable_events, ..RepairReport::default() };
     let mut added = Vec::new();
@@ -74,7 +74,7 @@ pub fn repair_storage(
         let error = |error| VerifyError::Open(open_error(&location, "write LOSSES", error));
         let mut losses = match Losses::read(&*storage) {
             Ok((losses, _)) => losses,
-            // What it named and still cannot be read was found again.
+            // Nothing is lost: the verification has found every place that still cannot be read.
             Err(source) if is_unreadable(&source) => Losses::default(),
             Err(source) => return Err(error(source)),
         };
@@ -85,11 +85,11 @@ pub fn repair_storage(
     Ok(report)
 }
 
-/// The loss that a place means; `None` where it can be made again, or read from a second copy.
+/// The loss to record for an unreadable place; `None` if its content can be rebuilt or has a second copy.
 fn loss_of(manifest: &Manifest, place: &UnreadablePlace) -> Option<Loss> {
     let range = place.position..place.end;
     match file_kind(&place.file)? {
-        // The manifest repeats what the header page says.
+        // The manifest repeats the content of the header page.
         FileKind::Segment(_) if place.end <= SEGMENT_DATA_START => None,
         FileKind::Segment(number) => {
             let row = manifest.segments.iter().find(|row| row.id.number == number)?;

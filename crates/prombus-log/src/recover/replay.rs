@@ -1,4 +1,5 @@
-//! Replaying records after a checkpoint: what they add to topics, ids, the state and the index, and the names of what is lost.
+//! Replays the records after a checkpoint: applies them to the topics, the ids, the state and the index, and reports lost
+//! records.
 
 use crate::caller_state::State;
 use crate::checkpoint::{Checkpoint, Mark};
@@ -16,7 +17,7 @@ use crate::topics::TopicView;
 use crate::unreadable_ranges::UnreadableRanges;
 use std::io;
 
-/// What replaying gathers.
+/// The state that a replay builds up.
 pub(crate) struct Replay {
     pub(crate) topics: Vec<Option<TopicView>>,
     pub(crate) last_own_id: EventId,
@@ -24,18 +25,18 @@ pub(crate) struct Replay {
     pub(crate) mark: Mark,
     pub(crate) state: Box<dyn State>,
     pub(crate) faults: Vec<Fault>,
-    /// What could not be read: no damage, and nothing may be concluded from it.
+    /// Records that could not be read. They are not damaged, and nothing may be concluded from them.
     pub(crate) unreadable: Vec<Fault>,
-    /// How many events were replayed.
+    /// The number of events replayed.
     pub(crate) events: u64,
-    /// A batch lost its COMMIT: what the next one is chained to is not known.
+    /// A batch lost its COMMIT, so the previous chain value of the next batch is unknown.
     pub(super) lost_commit: bool,
-    /// Names seqs that were lost together with their COMMIT.
+    /// Finds seqs that were lost together with their COMMIT.
     pub(super) audit: SeqAudit,
-    /// The last segment that was replayed, and its bytes after the last batch that was found.
+    /// The number of the last replayed segment, and its bytes after the last batch that was found.
     pub(super) rest_of_last: Option<(u64, std::ops::Range<u64>)>,
-    /// What could not be read of the regions that were taken, in the segment that is replayed.
-    pub(super) taken_holes: UnreadableRanges,
+    /// The unreadable ranges in the replayed regions of the current segment.
+    pub(super) replayed_holes: UnreadableRanges,
     pub(super) hash: KeyedHash,
 }
 
@@ -53,12 +54,12 @@ impl Replay {
             lost_commit: false,
             audit: SeqAudit::default(),
             rest_of_last: None,
-            taken_holes: UnreadableRanges::default(),
+            replayed_holes: UnreadableRanges::default(),
             hash,
         }
     }
 
-    /// Takes the seqs of the checkpoint as accounted for, where replaying starts at its mark.
+    /// Marks the seqs of the checkpoint as found. Called if the replay starts at the mark of the checkpoint.
     pub(crate) fn begin_at_mark(&mut self) {
         for (id, topic) in self.topics.iter().enumerate() {
             if let Some(topic) = topic {
@@ -67,15 +68,15 @@ impl Replay {
         }
     }
 
-    /// Names the seqs that are missing of each topic before the newest one that the checkpoint knows, where everything up to
-    /// its mark was replayed.
+    /// Reports the seqs of each topic that are missing up to the newest one in the checkpoint. Called if everything up to
+    /// the mark of the checkpoint was replayed.
     pub(crate) fn reach_mark(&mut self, checkpoint: &Checkpoint) {
         for row in &checkpoint.topics {
             self.found_seqs(row.id, row.last_seq + 1, row.last_seq);
         }
     }
 
-    /// Names the seqs of a topic that were lost before `first_seq`; everything up to `last_seq` is accounted for.
+    /// Reports the seqs of a topic that were lost before `first_seq`, and marks all up to `last_seq` as found.
     fn found_seqs(&mut self, topic: u32, first_seq: u64, last_seq: u64) {
         if let Some(lost) = self.audit.lost_before(topic, first_seq) {
             self.faults.push(Fault {
@@ -88,14 +89,14 @@ impl Replay {
         self.audit.account(topic, last_seq);
     }
 
-    /// Continues at a mark that is known.
+    /// Continues after the batch at a known mark.
     pub(crate) fn resume_at(&mut self, mark: Mark) {
         self.mark = mark;
         self.lost_commit = false;
     }
 
-    /// Takes every record of a durable region that checks, and names what does not.
-    pub(super) fn take_region(
+    /// Replays the intact records of a durable region, and reports the others.
+    pub(super) fn replay_region(
         &mut self,
         segment: &Segment,
         from: u64,
@@ -113,7 +114,7 @@ impl Replay {
             }
             match found {
                 Found::Gap { position, end } => damage.push(DamagedRange::new(position, end, scan.holes())),
-                Found::Frame { position, header, body_checks: false } => {
+                Found::Frame { position, header, is_body_valid: false } => {
                     let place = DamagedRange::new(position, scan.position(), scan.holes());
                     let is_unreadable = place.is_unreadable;
                     damage.push(place);
@@ -122,19 +123,19 @@ impl Replay {
                         topic.last_seq = topic.last_seq.max(header.seq);
                     }
                     if commit.is_none() {
-                        let fault = self.named(segment, position, &header);
+                        let fault = self.fault_of(segment, position, &header);
                         self.report(fault, is_unreadable);
                     }
                 }
-                Found::Frame { position, header, body_checks: true } => {
-                    self.take_frame(&header, scan.frame());
+                Found::Frame { position, header, is_body_valid: true } => {
+                    self.replay_frame(&header, scan.frame());
                     if header.kind == Kind::Event {
                         events.push(FoundEvent::new(header, scan.frame(), position, self.hash));
                     }
                 }
             }
         }
-        self.taken_holes.append(scan.into_holes());
+        self.replayed_holes.append(scan.into_holes());
         index.damage.extend(damage.iter().map(|place| place.position..place.end));
         for (topic, first_seq, last_seq) in commit.iter().flat_map(|it| &it.runs).filter_map(RunEntry::seqs) {
             self.found_seqs(topic, first_seq, last_seq);
@@ -142,14 +143,14 @@ impl Replay {
         let losses = commit.map_or(Vec::new(), |commit| losses_of_batch(from, commit, &damage, &events));
         index_batch(index, &events, &losses);
         if commit.is_some() {
-            self.name_losses(segment, &losses);
+            self.report_losses(segment, &losses);
         } else {
-            self.name_damage(segment, &damage);
+            self.report_damage(segment, &damage);
         }
         Ok(())
     }
 
-    /// Without the run table of a COMMIT, lost seqs are known from the seqs around the damage.
+    /// Without a COMMIT and its run table, finds lost seqs from the seqs before and after the damage.
     fn audit_without_commit(&mut self, segment: &Segment, found: &Found, holes: &UnreadableRanges) {
         match *found {
             Found::Gap { position, end } if holes.overlapping(position..end).is_none() => {
@@ -162,20 +163,20 @@ impl Replay {
         }
     }
 
-    /// Names damaged places that have no name yet.
-    fn name_damage(&mut self, segment: &Segment, damage: &[DamagedRange]) {
+    /// Reports the damaged ranges that are not reported yet.
+    fn report_damage(&mut self, segment: &Segment, damage: &[DamagedRange]) {
         let file = segment.name();
         for place in damage {
             let list = if place.is_unreadable { &self.unreadable } else { &self.faults };
-            let is_named = list.iter().any(|fault| fault.position == place.position && fault.file == file);
-            if !is_named {
+            let is_reported = list.iter().any(|fault| fault.position == place.position && fault.file == file);
+            if !is_reported {
                 let fault = Fault::new(segment.name(), place.position, FaultKind::Frame);
                 self.report(fault, place.is_unreadable);
             }
         }
     }
 
-    /// Puts a fault where it belongs: what cannot be read is not damaged.
+    /// Adds a fault to `unreadable` or to `faults`: unreadable records are not damaged.
     pub(super) fn report(&mut self, fault: Fault, is_unreadable: bool) {
         if is_unreadable {
             self.unreadable.push(Fault { what: FaultKind::Unreadable, ..fault });
@@ -184,7 +185,7 @@ impl Replay {
         }
     }
 
-    fn take_frame(&mut self, header: &Header, frame: &[u8]) {
+    fn replay_frame(&mut self, header: &Header, frame: &[u8]) {
         self.last_commit_ms = self.last_commit_ms.max(header.commit_ms);
         let body = &frame[HEADER_BYTES + header.key_length as usize..];
         match header.kind {
@@ -207,7 +208,7 @@ impl Replay {
         }
     }
 
-    /// The topic with an internal id. One whose record was lost to damage gets a name that says so.
+    /// The topic with an internal id. If its topic record was lost to damage, it gets a generated name.
     fn topic(&mut self, id: u32) -> &mut TopicView {
         let at = id as usize;
         if self.topics.len() <= at {
@@ -220,7 +221,7 @@ impl Replay {
         })
     }
 
-    fn named(&self, segment: &Segment, position: u64, header: &Header) -> Fault {
+    fn fault_of(&self, segment: &Segment, position: u64, header: &Header) -> Fault {
         let mut fault = Fault::new(segment.name(), position, fault_kind(header.kind));
         if header.kind == Kind::Event {
             fault.topic = self.topic_name(header.topic);
@@ -233,8 +234,8 @@ impl Replay {
         Some(self.topics.get(topic as usize)?.as_ref()?.name.to_string())
     }
 
-    /// With the run table of the COMMIT every lost seq has a name, also when its header is gone.
-    fn name_losses(&mut self, segment: &Segment, losses: &[LostRecords]) {
+    /// Reports lost records. With the run table of the COMMIT every lost seq is known, even if its header is lost.
+    fn report_losses(&mut self, segment: &Segment, losses: &[LostRecords]) {
         for loss in losses {
             let mut fault = Fault::new(segment.name(), loss.position, loss.kind);
             if let Some((first, last)) = loss.seqs {

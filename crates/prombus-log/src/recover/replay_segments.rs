@@ -1,4 +1,4 @@
-//! Finds the segments that were used, in log order, and replays what follows the checkpoint.
+//! Finds the segments with records, in log order, and replays the batches after the checkpoint.
 
 use crate::checkpoint::Mark;
 use crate::error::{Fault, FaultKind, OpenError};
@@ -25,7 +25,7 @@ impl Recovery {
         for (at, one) in found.used.iter_mut().enumerate() {
             let sealed = one.segment.sealed();
             if sealed.is_some() && one.from == one.end {
-                // Nothing of it follows the checkpoint, and it has an index file.
+                // All of its batches are before the checkpoint, and it has an index file.
                 continue;
             }
             let proof = match sealed {
@@ -39,7 +39,7 @@ impl Recovery {
         Ok(found)
     }
 
-    /// Where the segment of the checkpoint's mark is in the manifest.
+    /// The place of the mark's segment in the manifest.
     fn find_mark(&self, mark: Mark) -> Result<Option<usize>, OpenError> {
         let rows = &self.manifest.segments;
         let mark_at = rows.iter().position(|row| row.id.number == mark.segment);
@@ -88,11 +88,12 @@ impl Recovery {
                         continue;
                     }
                     Begun::Unknown { at, .. } => return Err(self.unreadable(segment.name(), at)),
-                    // Not even a frame of an unfinished batch: the bytes are kept, the segment is not.
+                    // There is not even one whole frame. The bytes are copied to a cut file, and the segment is dropped.
                     Begun::Bytes { end } => {
                         let mut remains = UsedSegment::new(segment, SEGMENT_DATA_START, SEGMENT_DATA_START);
                         remains.torn_to = Some(end);
-                        self.cut(&remains).map_err(|error| self.error("keep the bytes of a cut", error))?;
+                        self.cut(&remains)
+                            .map_err(|error| self.error("keep the bytes of a torn tail", error))?;
                         continue;
                     }
                 }
@@ -126,7 +127,7 @@ impl Recovery {
             return Err(self.unreadable(one.segment.name(), UnreadableAt { position, source }));
         }
         if proof == Proof::None && found.torn_to.is_none() && one.segment.id.life == 0 {
-            // Bytes of an unfinished batch without one whole header. (A recycled file has old bytes there.)
+            // Non-zero bytes are an unfinished batch without one whole header. (A recycled file has old bytes there.)
             let file = one.segment.file().map_err(error)?;
             let capacity = one.segment.id.capacity;
             found.torn_to = end_of_nonzero(&*file, found.end, capacity, &mut found.holes).map_err(error)?;

@@ -1,10 +1,10 @@
-//! Names the seqs that were lost together with their COMMIT, while batches are replayed.
+//! Finds the seqs that were lost together with their COMMIT, while batches are replayed.
 
 use crate::record::HEADER_BYTES;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Seqs of a topic that are missing, and where the damage is that took them.
+/// Lost seqs of a topic, and the position of the damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LostSeqs {
     pub(crate) first_seq: u64,
@@ -14,7 +14,7 @@ pub(crate) struct LostSeqs {
     pub(crate) position: u64,
 }
 
-/// Damage in a batch that lost its COMMIT.
+/// A damaged range in a batch that lost its COMMIT.
 struct DamagedPlace {
     segment: u64,
     position: u64,
@@ -24,30 +24,31 @@ struct DamagedPlace {
 /// Follows the seqs of all topics through the log, in order.
 #[derive(Default)]
 pub(crate) struct SeqAudit {
-    /// Per topic the newest seq so far, and how many places were damaged by then.
+    /// Per topic: the newest seq so far, and the length of `places` at that time.
     topics: HashMap<u32, (u64, usize)>,
     places: Vec<DamagedPlace>,
 }
 
 impl SeqAudit {
-    /// Everything of a topic up to this seq is accounted for.
+    /// Marks the seqs of a topic up to this one as found or reported.
     pub(crate) fn account(&mut self, topic: u32, seq: u64) {
         let known = self.topics.entry(topic).or_default();
         *known = (known.0.max(seq), self.places.len());
     }
 
-    /// A batch lost its COMMIT, and these bytes are damaged.
+    /// Adds a damaged range of a batch that lost its COMMIT.
     pub(crate) fn add_damage(&mut self, segment: u64, range: Range<u64>) {
         self.places.push(DamagedPlace { segment, position: range.start, bytes: range.end - range.start });
     }
 
-    /// The seqs of a topic that damage took before this seq.
+    /// The seqs of a topic before `seq` that were lost in damaged ranges.
     pub(crate) fn lost_before(&self, topic: u32, seq: u64) -> Option<LostSeqs> {
         let (known, places_then) = self.topics.get(&topic).copied().unwrap_or_default();
         let since = &self.places[places_then..];
         let first = since.first().filter(|_| known + 1 < seq)?;
         let bytes: u64 = since.iter().map(|place| place.bytes).sum();
-        // Each event took a header at least; missing seqs that do not fit were cleaned before.
+        // An event takes at least the size of a header. Missing seqs that cannot have fit into the damage were cleaned
+        // before.
         let most = bytes.div_ceil(HEADER_BYTES as u64);
         let first_seq = (known + 1).max(seq.saturating_sub(most));
         Some(LostSeqs { first_seq, last_seq: seq - 1, segment: first.segment, position: first.position })

@@ -1,4 +1,5 @@
-//! The torn tail of the log: bytes of an unfinished batch are cut off and kept aside, and what stays is made durable again.
+//! Cuts off the torn tail of the log: the bytes of an unfinished batch are copied to a cut file. The batches before it are
+//! made durable again.
 
 use crate::error::OpenError;
 use crate::frame_scan::PIECE_BYTES;
@@ -10,7 +11,8 @@ use crate::unreadable_ranges::{UnreadableAt, UnreadableRanges, read_around, read
 use std::io;
 
 impl Recovery {
-    /// Keeps the bytes of an unfinished batch aside. The segment is sealed before them and never appended to again.
+    /// Copies the bytes of an unfinished batch to a cut file. The segment is sealed before them and never appended to
+    /// again.
     pub(super) fn cut(&self, one: &UsedSegment) -> io::Result<()> {
         let Some(torn_to) = one.torn_to else { return Ok(()) };
         let mut bytes = vec![0; (torn_to - one.end) as usize];
@@ -38,9 +40,9 @@ impl Recovery {
         Ok(())
     }
 
-    /// After kill -9 the page cache may hold what the disk does not, and after a failed fsync it says otherwise: what was found
-    /// is written again and synced before it is served. Accepted losses are left as they are: they may be readable again one
-    /// day.
+    /// Writes the recovered batches again and syncs them before they are served. This is necessary because the page cache
+    /// may contain unsynced bytes after `kill -9`, and may differ from the disk after a failed fsync. Accepted losses are
+    /// not overwritten, because they may become readable again.
     pub(super) fn make_durable(&self, one: &UsedSegment) -> Result<(), OpenError> {
         if self.manifest.clean || one.from >= one.end {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Reads everything in a log's folder and reports each fault. Changes nothing, and repairs nothing.
+//! Reads everything in a log's folder and reports each fault. Changes nothing.
 
 use crate::accepted_losses::Losses;
 use crate::caller_state::NoState;
@@ -24,31 +24,31 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How far verifying is.
+/// The progress of a verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of segments read.
+    /// Bytes of segments read so far.
     pub bytes_done: u64,
-    /// Bytes of segments to read in all.
+    /// Bytes of segments to read in total.
     pub bytes_total: u64,
 }
 
-/// What verifying found.
+/// The result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
-    /// Every fault, in the order it was found. None means that all is well.
+    /// Every fault, in the order found. Empty if nothing is damaged.
     pub faults: Vec<Fault>,
     /// Segments read.
     pub segments: usize,
-    /// Events that check.
+    /// Intact events.
     pub events: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// The remains of an unfinished batch at the end: no fault, the next open cuts it.
+    /// Bytes of an unfinished batch at the end. This is not a fault: the next open cuts them off.
     pub torn_tail_bytes: u64,
-    /// Places that could not be read. They are not damaged, as far as anybody knows.
+    /// Places that could not be read. They may be intact.
     pub unreadable: Vec<UnreadablePlace>,
-    /// What those places hold, as far as that is known.
+    /// The events in those places, as far as they are known.
     pub unreadable_events: Vec<Fault>,
 }
 
@@ -57,9 +57,9 @@ pub struct VerifyReport {
 pub struct UnreadablePlace {
     /// The file's name inside the folder.
     pub file: String,
-    /// Where it begins.
+    /// The position of its first byte.
     pub position: u64,
-    /// Where it ends.
+    /// The position after its last byte.
     pub end: u64,
 }
 
@@ -72,7 +72,7 @@ impl std::fmt::Display for UnreadablePlace {
 /// Verifies the log in a folder; it must not be open.
 ///
 /// # Errors
-/// [`VerifyError`] when the folder cannot be read as a log at all. Faults are not errors: they are in the report.
+/// [`VerifyError`] if the folder cannot be read as a log at all. Faults are not errors: they are in the report.
 pub fn verify(folder: &Path, progress: impl FnMut(Progress)) -> Result<VerifyReport, VerifyError> {
     let storage = Folder::open(folder).map_err(|error| {
         VerifyError::Open(open_error(&folder.display().to_string(), "open the folder", error))
@@ -91,8 +91,7 @@ pub fn verify_storage(
     let location = storage.location();
     let ManifestRead::Found { manifest, fault } = read_manifest(&*storage)? else {
         check_empty(&*storage)?;
-        let example = "no MANIFEST".to_owned();
-        return Err(OpenError::NotALog { folder: location, example }.into());
+        return Err(OpenError::NotALog { folder: location, example: None }.into());
     };
     let lock = storage.lock().map_err(|error| open_error(&location, "lock the folder", error))?;
     let _lock = lock.ok_or(OpenError::Locked { folder: location })?;
@@ -117,7 +116,7 @@ struct Verifier<P> {
     losses: Losses,
     hash: KeyedHash,
     report: VerifyReport,
-    /// The log was closed cleanly and the newest checkpoint is whole.
+    /// The log was closed cleanly and its newest checkpoint is intact.
     ends_at_checkpoint: bool,
     progress: P,
 }
@@ -155,7 +154,7 @@ impl<P: FnMut(Progress)> Verifier<P> {
         Ok(())
     }
 
-    /// Checks both checkpoints; returns the newest one that is whole, or an empty one.
+    /// Checks both checkpoints. Returns the newest intact one, or an empty one if both are bad.
     fn checkpoints(&mut self) -> Result<Checkpoint, VerifyError> {
         let mut best = None;
         let [older, newer] = self.manifest.checkpoints;
@@ -180,7 +179,7 @@ impl<P: FnMut(Progress)> Verifier<P> {
         }))
     }
 
-    /// The unsealed segment that was written last: only there an unfinished batch is not a fault.
+    /// The unsealed segment that was written last. An unfinished batch in it is not a fault; in any other segment it is.
     fn last_begun(&self, rows: &[SegmentRow], mark: Mark) -> Result<Option<u64>, VerifyError> {
         let mut segments = Vec::new();
         for (at, row) in rows.iter().enumerate().filter(|(_, row)| row.sealed.is_none()) {
@@ -270,13 +269,13 @@ impl<P: FnMut(Progress)> Verifier<P> {
         let segment = self.segment_of(row);
         let file = segment.file().map_err(io_error(&name))?;
         let is_last = *last_begun == Some(row.id.number);
-        // Up to where it is known to be durable, and whether more may follow.
-        let (durable_to, goes_on) = match row.sealed {
+        // Where the part that is known to be durable ends, and whether more batches may follow.
+        let (durable_to, may_continue) = match row.sealed {
             Some(sealed) => (sealed, false),
             None if mark.segment == row.id.number => (mark.position, !self.ends_at_checkpoint),
             None => (SEGMENT_DATA_START, !self.ends_at_checkpoint),
         };
-        let to = if goes_on { row.id.capacity } else { durable_to };
+        let to = if may_continue { row.id.capacity } else { durable_to };
         self.begin_chain(&*file, row, to, replay).map_err(io_error(&name))?;
         let mut index = Index::default();
         let durable = replay.segment(&segment, SEGMENT_DATA_START, durable_to, Proof::Exact, &mut index);
@@ -285,7 +284,7 @@ impl<P: FnMut(Progress)> Verifier<P> {
             replay.reach_mark(checkpoint);
             replay.resume_at(mark);
         }
-        if goes_on {
+        if may_continue {
             let proof = if is_last && !self.manifest.clean { Proof::None } else { Proof::Later };
             let end = replay.segment(&segment, durable_to, to, proof, &mut index).map_err(io_error(&name))?;
             has_holes |= !end.holes.is_empty();
@@ -302,7 +301,8 @@ impl<P: FnMut(Progress)> Verifier<P> {
         Ok(())
     }
 
-    /// Starts the chain where the segment's first whole COMMIT says it does, unless it continues the segment before.
+    /// Sets the chain to the previous value in the segment's first intact COMMIT, unless the segment continues the chain of
+    /// the previous one.
     fn begin_chain(
         &self,
         file: &dyn StorageFile,
@@ -311,8 +311,8 @@ impl<P: FnMut(Progress)> Verifier<P> {
         replay: &mut Replay,
     ) -> io::Result<()> {
         let Some(commit) = first_commit(file, row, SEGMENT_DATA_START, to)? else { return Ok(()) };
-        let goes_on = row.id.kind == SegmentKind::Log && commit.batch == replay.mark.batch + 1;
-        if !goes_on || replay.mark.segment == 0 {
+        let continues = row.id.kind == SegmentKind::Log && commit.batch == replay.mark.batch + 1;
+        if !continues || replay.mark.segment == 0 {
             replay.mark.batch = commit.batch - 1;
             replay.mark.chain = commit.previous;
         }
@@ -324,7 +324,7 @@ impl<P: FnMut(Progress)> Verifier<P> {
         let check = || IndexFile::open(&self.storage, number, salt, covered).and_then(|index| index.check());
         let mut checked = check();
         if matches!(&checked, Err(IndexError::Io(error)) if is_unreadable(error)) {
-            // The error may pass, and an index that was not read was not checked.
+            // The error may be transient, and an index that was not read was not checked.
             checked = check();
         }
         match checked {
@@ -332,11 +332,11 @@ impl<P: FnMut(Progress)> Verifier<P> {
             Err(IndexError::Damaged { position }) => {
                 self.report.faults.push(Fault::new(name, position, FaultKind::Index));
             }
-            // A kept one has no segment that it could be made from again.
+            // A kept index cannot be rebuilt: its segment is gone.
             Err(IndexError::Stale) if is_kept => {
                 self.report.faults.push(Fault::new(name, 0, FaultKind::Index));
             }
-            // The next open writes a missing or outdated one.
+            // The next open rebuilds a missing or outdated index.
             Err(IndexError::Stale) => {}
             Err(IndexError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
             Err(IndexError::Io(error)) if is_unreadable(&error) => self.probe(&name)?,
@@ -354,7 +354,7 @@ fn first_commit(
 ) -> io::Result<Option<record::Commit>> {
     let mut scan = Scan::new(file, row.id.salt, from, to, false).around_holes();
     while let Some(found) = scan.next()? {
-        if let Found::Frame { header, body_checks: true, .. } = found
+        if let Found::Frame { header, is_body_valid: true, .. } = found
             && header.kind == Kind::Commit
             && let Some(commit) = record::read_commit(&header, scan.frame())
         {

@@ -1,4 +1,4 @@
-//! A real folder.
+//! Storage in a folder of the file system.
 
 use super::{Lock, OpenMode, Storage, StorageFile, SyncPoint, ZEROS_BYTES, system_random, write_repeatedly};
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -16,12 +16,12 @@ const LOCK_NAME: &str = "LOCK";
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// The folder itself: names are resolved against it and it is what a folder fsync syncs.
+    /// The open folder. File names are resolved against it, and it is synced to make names durable.
     handle: File,
 }
 
 impl Folder {
-    /// Opens the folder, and makes it (durably) if it is not there.
+    /// Opens the folder. Creates it durably if it does not exist.
     pub fn open_or_create(path: &Path) -> io::Result<Self> {
         if !path.try_exists()? {
             create_durably(path)?;
@@ -29,7 +29,7 @@ impl Folder {
         Self::open(path)
     }
 
-    /// Opens a folder that is there.
+    /// Opens an existing folder.
     pub fn open(path: &Path) -> io::Result<Self> {
         let handle = File::open(path)?;
         if !handle.metadata()?.is_dir() {
@@ -39,7 +39,7 @@ impl Folder {
     }
 }
 
-/// Makes the folder and those above it, and syncs each parent, so that a power cut cannot take the folder back.
+/// Creates the folder and its parents, and syncs each parent, so that the folder survives a power cut.
 fn create_durably(path: &Path) -> io::Result<()> {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -88,21 +88,22 @@ impl Storage for Folder {
     }
 
     fn lock(&self) -> io::Result<Option<Box<dyn Lock>>> {
-        // The folder itself, because LOCK can be deleted while a server runs, and LOCK too, because older builds know only that.
+        // Locks the folder itself, because LOCK can be deleted while a server runs. Locks LOCK too, because older builds
+        // lock only that file.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::openat(&self.handle, ".", flags, Mode::empty())?;
         match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => return Ok(None),
-            // Network file systems emulate flock with record locks, which a folder cannot have: there LOCK has to do.
+            // Network file systems emulate flock with record locks, which a folder cannot have. There LOCK alone is used.
             Ok(()) | Err(Errno::BADF | Errno::INVAL | Errno::NOTSUP | Errno::NOSYS | Errno::NOLCK) => {}
             Err(error) => return Err(error.into()),
         }
-        // Without write access (a read-only mount that is being verified) an existing LOCK can still be locked.
+        // An existing LOCK can be locked without write access, for example to verify a log on a read-only mount.
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(&self.handle, LOCK_NAME, flags, Mode::from_raw_mode(0o644)) {
             Err(refused @ (Errno::ROFS | Errno::ACCESS)) => {
                 let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-                // Where there is none either, the first refusal is what is wrong.
+                // If there is no LOCK, the first error is returned: it shows the actual problem.
                 rustix::fs::openat(&self.handle, LOCK_NAME, flags, Mode::empty()).map_err(|_| refused)?
             }
             opened => opened?,
@@ -135,7 +136,7 @@ struct FolderLock {
 
 impl Lock for FolderLock {}
 
-/// What direct writes ask of memory, positions and lengths.
+/// The alignment that direct writes need for memory, positions and lengths.
 const DIRECT_ALIGN: usize = 4096;
 
 struct RealFile {
@@ -149,7 +150,7 @@ impl RealFile {
         Ok(rustix::fs::fcntl_setfl(&self.file, flags)?)
     }
 
-    /// Past the page cache: no copy, and no pages taken from those who need them.
+    /// Writes zeros past the page cache: they are not copied, and do not displace cached pages.
     fn write_zeros_direct(&self, length: u64, between: &mut dyn FnMut(u64)) -> io::Result<()> {
         let buffer = vec![0; ZEROS_BYTES + DIRECT_ALIGN];
         let zeros = &buffer[buffer.as_ptr().align_offset(DIRECT_ALIGN)..][..ZEROS_BYTES];
@@ -190,7 +191,7 @@ impl StorageFile for RealFile {
         let written = self.write_zeros_direct(length, between);
         self.set_direct(false)?;
         match written {
-            // Some file systems take the flag and then refuse the write.
+            // Some file systems accept the flag and then refuse the write.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 self.write_zeros_cached(length, between)
             }

@@ -1,11 +1,11 @@
-//! Files in memory: a log over it is a log that ends with the process.
+//! Storage in memory. A log on it ends with the process.
 //!
-//! Memory is taken when bytes are written, never for the length of a file: a prepared segment of zeros costs nothing. The
-//! limit counts lengths, as a disk counts the blocks of a file that was filled with zeros. So the limit is met where the log
-//! expects a full disk, when a segment is prepared, and never when a batch is written into one.
+//! Memory is allocated when bytes are written, and not for the length of a file: a prepared segment of zeros uses none. But
+//! the limit counts lengths, as on a disk. So the limit is reached where the log expects a full disk, when a segment is
+//! prepared, and never when a batch is written.
 //!
-//! Compaction writes before it frees. So files that are filled with zeros ahead of need can be kept from the last part of the
-//! limit, which rewritten segments then find free.
+//! Compaction needs room for a new segment before it can free the old ones. So a part of the limit can be reserved for
+//! rewritten segments: files that are filled with zeros cannot use that part.
 
 use super::{Lock, OpenMode, Storage, StorageFile, SyncPoint, system_random};
 use parking_lot::{Mutex, RwLock};
@@ -15,10 +15,11 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The unit in which a file takes memory.
+/// The unit in which memory is allocated.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// A folder of files in memory. Clones share the files; they go with the last clone and the last open file.
+/// A folder of files in memory. Clones share the files, which exist until the last clone and the last open file are
+/// dropped.
 #[derive(Clone, Debug)]
 pub struct RamStorage {
     files: Arc<Mutex<BTreeMap<String, Arc<Content>>>>,
@@ -27,17 +28,18 @@ pub struct RamStorage {
 }
 
 impl RamStorage {
-    /// An empty folder, limited by the memory of the machine.
+    /// An empty folder without a limit.
     pub fn new() -> Self {
         Self::with_limit(u64::MAX)
     }
 
-    /// An empty folder whose files are together at most this long. Beyond that a write fails with the error of a full disk.
+    /// An empty folder with a limit for the total length of its files. A write beyond it fails like on a full disk.
     pub fn with_limit(limit_bytes: u64) -> Self {
         Self::with_limits(limit_bytes, limit_bytes)
     }
 
-    /// An empty folder with more room than this one, which zeros (prepared segments) cannot take: for rewritten segments.
+    /// An empty folder with this many bytes more than the limit of this one. Files that are filled with zeros (prepared
+    /// segments) cannot use them, so they remain for rewritten segments.
     #[must_use]
     pub fn and_room_for_rewriting(self, bytes: u64) -> Self {
         let zeros_limit_bytes = self.usage.zeros_limit_bytes;
@@ -50,12 +52,12 @@ impl RamStorage {
         Self { files: Arc::default(), usage: Arc::new(usage), is_locked: Arc::default() }
     }
 
-    /// The lengths of all files together, which the limit counts.
+    /// The total length of all files, which the limit counts.
     pub fn length_bytes(&self) -> u64 {
         self.usage.length_bytes.load(Ordering::Relaxed)
     }
 
-    /// The memory that all files take: less than their lengths where nothing was written yet.
+    /// The memory that all files use. Parts of a file that were not written yet use none.
     pub fn memory_bytes(&self) -> u64 {
         self.usage.memory_bytes.load(Ordering::Relaxed)
     }
@@ -96,7 +98,7 @@ impl Storage for RamStorage {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let removed = self.files.lock().remove(name);
-        // Dropped here, without the lock: freeing a large file takes a moment.
+        // Dropped after the lock is released, because freeing a large file takes a while.
         removed.map(drop).ok_or(Errno::NOENT.into())
     }
 
@@ -115,7 +117,7 @@ impl Storage for RamStorage {
         system_random()
     }
 
-    /// A used file holds memory, a new one does not.
+    /// False: a used file occupies memory, a new one does not.
     fn recycles_segments(&self) -> bool {
         false
     }
@@ -137,7 +139,7 @@ impl Drop for RamLock {
     }
 }
 
-/// What all files of a folder take.
+/// The size of all files of a folder, and the limits.
 #[derive(Debug)]
 struct Usage {
     limit_bytes: u64,
@@ -148,7 +150,7 @@ struct Usage {
 }
 
 impl Usage {
-    /// A file wants to grow by this much, and all files together to this limit at most.
+    /// Adds to the total length. Fails if it would exceed the limit.
     fn grow(&self, bytes: u64, limit_bytes: u64) -> io::Result<()> {
         let grown = |length: u64| length.checked_add(bytes).filter(|&length| length <= limit_bytes);
         match self.length_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown) {
@@ -183,7 +185,7 @@ impl Drop for Content {
 struct Chunks {
     /// Length of the file.
     length: u64,
-    /// Each as long as what was written into it; zeros follow. A file may be longer than its chunks.
+    /// Each is as long as the bytes written into it; the rest of a chunk is zeros. A file may be longer than its chunks.
     chunks: Vec<Vec<u8>>,
 }
 
@@ -192,7 +194,7 @@ impl Chunks {
         self.chunks.iter().map(|chunk| chunk.capacity() as u64).sum()
     }
 
-    /// Returns how much memory the chunks took for it.
+    /// Writes bytes, and returns how much memory was allocated.
     fn write(&mut self, mut bytes: &[u8], position: u64) -> u64 {
         let (mut number, mut offset) = place_of(position);
         let mut taken = 0;
@@ -223,13 +225,13 @@ impl Chunks {
     }
 }
 
-/// The chunk of a position, and the place in it.
+/// The chunk of a position, and the offset in it.
 fn place_of(position: u64) -> (usize, usize) {
     let chunk = CHUNK_BYTES as u64;
     ((position / chunk) as usize, (position % chunk) as usize)
 }
 
-/// Writes into one chunk, which grows by doubling, up to its size: a small file stays small.
+/// Writes into one chunk, which grows by doubling up to the chunk size, so that a small file uses little memory.
 fn put(chunk: &mut Vec<u8>, bytes: &[u8], offset: usize) {
     let end = offset + bytes.len();
     if chunk.capacity() < end {
@@ -288,7 +290,7 @@ impl StorageFile for RamFile {
         Ok(())
     }
 
-    /// Only a length: the zeros take no memory.
+    /// Only sets the length: the zeros use no memory.
     fn write_zeros(&self, length: u64, between: &mut dyn FnMut(u64)) -> io::Result<()> {
         self.check_writable()?;
         self.grow_to(&mut self.content.chunks.write(), length, self.content.usage.zeros_limit_bytes)?;
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_take_no_memory_and_removing_a_file_gives_its_memory_back() {
+    fn zeros_use_no_memory_and_removing_a_file_frees_its_memory() {
         let ram = RamStorage::new();
         let file = ram.open("a", OpenMode::Create).unwrap();
         file.write_zeros(64 << 20, &mut |_| {}).unwrap();

@@ -1,18 +1,18 @@
-//! A disk in memory that loses, reorders and tears whatever was not synced.
+//! A simulated disk in memory that loses, reorders and tears unsynced writes.
 //!
-//! What a read sees is the page cache; what is durable is kept beside it, in sectors of 512 bytes. A sync of
-//! a file makes its bytes and its length durable and not its name; a sync of the folder makes names durable
-//! and no bytes. [`Disk::power_cut`] draws what survives of the rest. Everything drawn comes from the seed:
-//! the same seed and the same operations lose the same bytes.
+//! Reads see the page cache. The durable content is kept separately, in sectors of 512 bytes. A sync of a file makes its
+//! bytes and its length durable, but not its name. A sync of the folder makes names durable, but no bytes.
+//! [`Disk::power_cut`] decides at random which unsynced writes survive. All random decisions follow from the seed: the same
+//! seed and the same operations lose the same bytes.
 //!
-//! Here is what tests call; `machine.rs` has the machine with its names, `inode.rs` the sectors of one file, `chance.rs` draws
-//! what survives.
+//! This file contains the operations for tests. `machine.rs` contains the machine and its names, `inode.rs` the sectors of
+//! one file, and `chance.rs` the random decisions.
 //!
-//! Not modelled: a sector is never torn inside itself, and what survives of it is its last synced or its
-//! newest content, never a version between the two.
+//! Not modelled: a sector is never torn, and after a power cut it has either its last synced or its newest content, never a
+//! version between the two.
 //!
-//! Files and locks from before a power cut are dead, but a [`Disk`] is the machine, not the process: drop
-//! what still works on it before the power comes back.
+//! Files and locks from before a power cut are dead. But a [`Disk`] simulates the machine and not the process: drop
+//! everything that still uses it before the power comes back.
 
 use super::{Lock, OpenMode, Storage, StorageFile, SyncPoint};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -39,14 +39,14 @@ use open_file::{HeldLock, OpenFile};
 
 pub use disk_step::DiskStep;
 
-/// The simulated disk. Clones are the same disk; [`fork`](Disk::fork) makes another one.
+/// The simulated disk. Clones are the same disk. [`fork`](Disk::fork) makes an independent copy.
 #[derive(Clone)]
 pub struct Disk {
     state: Arc<Mutex<Machine>>,
     held_syncs: Arc<HeldSyncs>,
 }
 
-/// Where syncs of log data wait while they are held.
+/// Syncs of log data wait here while they are held.
 #[derive(Default)]
 struct HeldSyncs {
     are_held: Mutex<bool>,
@@ -54,7 +54,7 @@ struct HeldSyncs {
 }
 
 impl Disk {
-    /// An empty disk, all of whose chances follow from `seed`.
+    /// An empty disk whose random decisions follow from `seed`.
     pub fn new(seed: u64) -> Self {
         Self::from_state(Machine {
             chance: Random { state: seed },
@@ -82,14 +82,14 @@ impl Disk {
         Self { state: Arc::new(Mutex::new(state)), held_syncs: Arc::default() }
     }
 
-    /// Syncs of log data wait until they are no longer held, as on a slow disk.
+    /// Makes syncs of log data wait, as on a slow disk, until this is called with false.
     pub fn hold_syncs(&self, are_held: bool) {
         *self.held_syncs.are_held.lock() = are_held;
         self.held_syncs.changed.notify_all();
     }
 
-    /// Cuts the power, settles what survived, and switches the power on again. Files and locks from before
-    /// are dead, and cuts and failures that were asked for and did not happen yet are forgotten.
+    /// Cuts the power, decides which unsynced writes survive, and switches the power on again. Files and locks from before
+    /// are dead. Cuts and failures that were requested and have not happened yet are cancelled.
     pub fn power_cut(&self) {
         let mut state = self.state.lock();
         if !state.off {
@@ -101,11 +101,10 @@ impl Disk {
         state.end_process();
     }
 
-    /// The power goes off at the `operations`-th mutating operation from now: 1 is the next one, 0 is at
-    /// once.
+    /// Makes the power go off at the `operations`-th mutating operation from now: 1 is the next one, 0 means immediately.
     ///
-    /// That operation may still take effect in part or as a whole. It and everything after it fail with
-    /// "power is off" until [`power_cut`](Disk::power_cut).
+    /// That operation may still take effect in part or as a whole. It and everything after it fail with "power is off"
+    /// until [`power_cut`](Disk::power_cut).
     pub fn cut_after(&self, operations: u64) {
         let mut state = self.state.lock();
         if operations == 0 {
@@ -120,71 +119,69 @@ impl Disk {
         self.state.lock().off
     }
 
-    /// How many mutating operations the disk has seen. One that is refused before it starts (a read-only
-    /// disk, no such file, a create on a full disk) is not counted; one that a fault hits is.
+    /// The number of mutating operations so far. An operation that is refused before it starts (a read-only disk, no such
+    /// file, a create on a full disk) does not count. An operation that fails because of a requested fault does.
     pub fn operations(&self) -> u64 {
         self.state.lock().operations
     }
 
-    /// The operation at which the power last went off; `None` when it was cut between operations.
+    /// The operation at which the power last went off; `None` if it was cut between operations.
     pub fn last_cut(&self) -> Option<DiskStep> {
         self.state.lock().last_cut
     }
 
-    /// The process dies and the machine goes on: files and locks are dead, the page cache stays as it is.
+    /// Kills the process but not the machine: open files and locks are dead, and the page cache stays as it is.
     pub fn kill(&self) {
         self.state.lock().end_process();
     }
 
-    /// From now on syncs at this point answer that all is well and do nothing. They still count as
-    /// operations.
+    /// Makes syncs at this point report success without doing anything. They still count as operations.
     pub fn lie_about(&self, point: Option<SyncPoint>) {
         self.state.lock().lied_about = point;
     }
 
-    /// The next sync at this point fails with EIO, also when the point is lied about.
+    /// Makes the next sync at this point fail with EIO, even if [`lie_about`](Disk::lie_about) applies to the point.
     ///
-    /// As on Linux, part of the dirty sectors has become durable by then, and the others count as clean:
-    /// reads see them, but no later sync writes them unless they are written again. Names that did not become
-    /// durable stay pending.
+    /// As on Linux, some of the dirty sectors have become durable by then, and the others count as clean: reads see them,
+    /// but no later sync writes them unless they are written again. Names that did not become durable stay pending.
     pub fn fail_next_sync(&self, point: SyncPoint) {
         self.state.lock().armed.fail_syncs.push(point);
     }
 
-    /// The next write fails with EIO after any part of it, from its start, was written.
+    /// Makes the next write fail with EIO after a part of it, from its start, was written.
     pub fn fail_next_write(&self) {
         self.state.lock().armed.fail_write = true;
     }
 
-    /// The `operations`-th mutating operation from now (1 is the next one) fails with EIO, once. A write or a
-    /// sync leaves what it leaves after [`fail_next_write`](Disk::fail_next_write) or
-    /// [`fail_next_sync`](Disk::fail_next_sync); any other operation has no effect.
+    /// Makes the `operations`-th mutating operation from now (1 is the next one) fail with EIO, once. A write or a sync
+    /// fails as after [`fail_next_write`](Disk::fail_next_write) or [`fail_next_sync`](Disk::fail_next_sync). Any other
+    /// failed operation changes nothing.
     pub fn fail_at(&self, operations: u64) {
         let mut state = self.state.lock();
         state.armed.fail_at = Some(state.operations.saturating_add(operations.max(1)));
     }
 
-    /// Limits the lengths of all files together. A write that needs more writes what fits and fails; on a
-    /// full disk no file can be created. Both errors are of kind `StorageFull`.
+    /// Limits the total length of all files. A write beyond the limit writes the part that fits and fails. On a full disk
+    /// no file can be created. Both errors are of kind `StorageFull`.
     pub fn set_capacity(&self, capacity_bytes: Option<u64>) {
         self.state.lock().capacity_bytes = capacity_bytes;
     }
 
-    /// The lengths of all files that have a name, together.
+    /// The total length of all files that have a name.
     pub fn used_bytes(&self) -> u64 {
         self.state.lock().used_bytes()
     }
 
-    /// Lets every mutating operation, and opening a file to write, fail with EROFS.
+    /// Makes every mutating operation, and opening a file to write, fail with EROFS.
     pub fn set_read_only(&self, read_only: bool) {
         self.state.lock().read_only = read_only;
     }
 
-    /// Flips a bit of a file, in the cache and in what is durable.
+    /// Flips a bit of a file, in the cache and on the disk.
     ///
     /// # Panics
     ///
-    /// When there is no such file, byte or bit: a test that flips nothing proves nothing.
+    /// If the file, byte or bit does not exist, because a test that flips nothing proves nothing.
     pub fn flip_bit(&self, name: &str, position: u64, bit: u8) {
         assert!(bit < 8, "a byte has no bit {bit}");
         let mut state = self.state.lock();
@@ -194,12 +191,12 @@ impl Disk {
         assert!(flipped, "no byte {position} in a file {name}");
     }
 
-    /// From now on the sectors of a file that hold these bytes cannot be read: EIO. It stays so over power cuts and renames,
-    /// until [`make_readable`](Disk::make_readable) or until the whole sector is written again.
+    /// Makes reads of the sectors that contain these bytes fail with EIO. This persists across power cuts and renames,
+    /// until [`make_readable`](Disk::make_readable) is called or the whole sector is written again.
     ///
     /// # Panics
     ///
-    /// When there is no such file: a test that damages nothing proves nothing.
+    /// If the file does not exist, because a test that damages nothing proves nothing.
     pub fn make_unreadable(&self, name: &str, bytes: std::ops::Range<u64>) {
         let mut state = self.state.lock();
         let number = state.names.get(name).copied().unwrap_or_else(|| panic!("no file {name}"));
@@ -207,38 +204,38 @@ impl Disk {
         state.inode_mut(number).unreadable.extend(sectors);
     }
 
-    /// All sectors of all files can be read again.
+    /// Makes all sectors of all files readable again.
     pub fn make_readable(&self) {
         let mut state = self.state.lock();
         state.inodes.values_mut().for_each(|inode| inode.unreadable.clear());
         state.armed.fail_reads = None;
     }
 
-    /// Reads fail with EIO, whatever they read: `count` of them, after `skipped` that work. Forgotten with a power cut.
+    /// Makes `count` reads fail with EIO, whatever they read, after `skipped` reads that work. A power cut cancels this.
     pub fn fail_reads(&self, skipped: u64, count: u64) {
         let mut state = self.state.lock();
         let first = state.reads.saturating_add(skipped);
         state.armed.fail_reads = Some(first..first.saturating_add(count));
     }
 
-    /// How many reads the disk has seen.
+    /// The number of reads so far.
     pub fn reads(&self) -> u64 {
         self.state.lock().reads
     }
 
-    /// How many reads failed.
+    /// The number of failed reads so far.
     pub fn failed_reads(&self) -> u64 {
         self.state.lock().failed_reads
     }
 
-    /// What a read of the whole file would see, if all of it could be read.
+    /// The content of a file as reads see it. Ignores unreadable sectors.
     pub fn contents(&self, name: &str) -> Option<Vec<u8>> {
         let state = self.state.lock();
         let inode = state.inodes.get(state.names.get(name)?)?;
         Some(inode.current.clone())
     }
 
-    /// Puts a new file there, durable in name and bytes. Open files of that name keep the old one.
+    /// Creates a file whose name and bytes are durable. Open files of the same name keep the old content.
     pub fn replace(&self, name: &str, contents: Vec<u8>) {
         let mut state = self.state.lock();
         let number =
@@ -251,8 +248,8 @@ impl Disk {
         self.state.lock().names.keys().cloned().collect()
     }
 
-    /// An independent copy, cache and durable state alike, with the power on, nothing open, and no cut or
-    /// failure ahead. Lies, capacity and read-only are copied.
+    /// An independent copy of the cache and the durable state, with the power on, no open files, and no requested cut or
+    /// failure. Lies, capacity and read-only mode are copied.
     pub fn fork(&self) -> Disk {
         let mut copy = self.state.lock().clone();
         copy.off = false;
@@ -261,8 +258,8 @@ impl Disk {
         Self::from_state(copy)
     }
 
-    /// Lets all further chances follow from `seed`. The salts of [`Storage::random`] go on as they were: they
-    /// must not come twice on one disk.
+    /// Makes all further random decisions follow from `seed`. The numbers of [`Storage::random`] continue as before,
+    /// because they must not repeat on one disk.
     pub fn reseed(&self, seed: u64) {
         self.state.lock().chance = Random { state: seed };
     }

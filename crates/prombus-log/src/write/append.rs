@@ -1,4 +1,5 @@
-//! Appending events and state records: duplicates are looked up first, then the append lock decides; see `append_state.rs`.
+//! Appends events and state records. Publishers' ids are looked up in the durable log first. The rest happens under the
+//! append lock; see `append_state.rs`.
 
 use crate::error::{AppendError, ReadError, Unavailable};
 use crate::event_id::EventId;
@@ -37,7 +38,7 @@ impl Writer {
                 return Err(AppendError::UnknownTopic(event.topic.0));
             }
             if looked_up.is_some_and(|count| count != state.recent_ids.forgotten()) {
-                // A segment's ids went from memory to its index file since they were looked up there.
+                // Since the lookup, ids of a segment moved from memory to its index file: look them up again.
                 drop(state);
                 looked_up = self.look_up_ids(append, outcomes, wait)?;
                 state = self.queue.state.lock();
@@ -67,14 +68,14 @@ impl Writer {
         Ok(ticket)
     }
 
-    /// Whether anything can be appended now.
+    /// Fails if writing has stopped or the log is closed.
     #[inline]
     pub(super) fn check_open(&self, state: &AppendState) -> Result<(), Unavailable> {
         self.context.failure.check()?;
         if state.is_closed { Err(Unavailable::Closed) } else { Ok(()) }
     }
 
-    /// Finds room for `bytes`; false after a wait, in which everything may have changed.
+    /// Finds room for `bytes`. Returns false after a wait, during which the state may have changed.
     #[inline]
     pub(super) fn find_room(
         &self,
@@ -94,7 +95,7 @@ impl Writer {
         }
     }
 
-    /// What an append takes at most, or why it never fits.
+    /// The maximum size of an append in the log. Fails if the append can never fit.
     fn append_bytes(&self, append: &Append<'_>) -> Result<u64, AppendError> {
         let mut bytes = 0;
         for event in append.events {
@@ -120,8 +121,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Looks the publishers' ids up in what is durable. Returns how many segments' ids had been forgotten from memory before,
-    /// or `None` when there was nothing to look up.
+    /// Looks the publishers' ids up in the durable log. Returns the value of `forgotten_ids` before the lookup, or `None`
+    /// if there was nothing to look up.
     fn look_up_ids(
         &self,
         append: &Append<'_>,
@@ -156,11 +157,12 @@ impl Writer {
         Ok(Some(forgotten))
     }
 
-    /// An id that this log may have made is above all durable ones: waits until it is known whether an event has it.
+    /// Handles an id that this log may have generated and that is higher than all durable ones: an event with this id may
+    /// be in a batch that is not durable yet. Waits until those batches are durable.
     fn wait_for_own_id(&self, id: EventId, wait: bool) -> Result<(), AppendError> {
         let state = self.queue.state.lock();
         if id > state.ids.newest() {
-            // It only looks like one of the log's own, which has not made ids this high.
+            // It only looks like a server id: the log has not generated ids this high.
             return Ok(());
         }
         let ticket = state.newest_ticket();
@@ -169,7 +171,8 @@ impl Writer {
             return Ok(self.wait(ticket)?);
         }
         self.context.failure.check()?;
-        // First the wish, then the look: the committer does it the other way round.
+        // The flag is set before the check. The committer first advances the durable batch and then reads the flag. So
+        // either this check succeeds, or the committer sees the flag.
         self.queue.wants_durable.store(true, Ordering::SeqCst);
         if self.committed.durable.get() < ticket.batch { Err(AppendError::QueueFull) } else { Ok(()) }
     }

@@ -1,7 +1,8 @@
-//! The append lock, and all who wait for it: appenders for room, the committer for work.
+//! The queue between appenders and the committer: the append lock, and the threads that wait. Appenders wait for room, the
+//! committer for work.
 //!
-//! Maintenance reaches it for spare segments and ids, and holds its own lock then; so code in here never calls maintenance. Of
-//! the committed log only the topic names are changed under this lock.
+//! Maintenance calls this module with its own lock held, to add spare segments and to forget ids. So this module never
+//! calls maintenance. Under the append lock only the topic names of the committed log are changed.
 
 use crate::context::Context;
 use crate::record::HEADER_BYTES;
@@ -18,11 +19,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) struct AppendQueue {
     context: Arc<Context>,
     pub(super) state: Mutex<AppendState>,
-    /// Appenders wait here, with the append lock, for room.
+    /// Appenders wait here for room. Used with the append lock.
     pub(super) room: Condvar,
-    /// How many segments' ids went from memory to index files; mirrors `RecentIds`.
+    /// Number of segments whose ids moved from memory to index files. A copy of `RecentIds::forgotten`.
     pub(super) forgotten_ids: AtomicU64,
-    /// An append was refused until the ids of the batches under way are known; the caller is notified when they are durable.
+    /// Set if an append was refused because it needs the ids of batches that are not durable yet. The observer is notified
+    /// when they are durable.
     pub(super) wants_durable: AtomicBool,
     /// Rung when there is something to commit.
     pub(crate) commit_due: Wakeup,
@@ -40,22 +42,22 @@ impl AppendQueue {
         }
     }
 
-    /// Tells appenders that wait for room to try again.
+    /// Makes appenders that wait for room try again.
     #[inline]
     pub(crate) fn notify_room(&self) {
         self.room.notify_all();
         self.context.observer().room();
     }
 
-    /// Wakes everyone who waits here, after writing has failed.
+    /// Wakes all waiting threads after writing has failed.
     pub(crate) fn wake_all(&self) {
-        // An appender that has just found room missing holds the lock until it waits.
+        // An appender that has just found no room holds the lock until it waits. Taking the lock ensures that it is woken.
         drop(self.state.lock());
         self.notify_room();
         self.commit_due.ring();
     }
 
-    /// Refuses appends from now on; returns whether it was closed before.
+    /// Refuses appends from now on. Returns whether the queue was closed before.
     pub(crate) fn close(&self) -> bool {
         std::mem::replace(&mut self.state.lock().is_closed, true)
     }
@@ -64,7 +66,7 @@ impl AppendQueue {
         self.state.lock().is_closed
     }
 
-    /// Swaps the batch in the making against an empty one; false when there is nothing to commit.
+    /// Swaps the pending batch for the empty `spare`. Returns false if there is nothing to commit.
     #[inline]
     pub(super) fn take_batch(&self, spare: &mut PendingBatch) -> bool {
         let mut state = self.state.lock();
@@ -79,7 +81,7 @@ impl AppendQueue {
         true
     }
 
-    /// A batch became durable: notifies those who were refused because they had to know about it.
+    /// Called when a batch became durable: notifies appenders that were refused because of `wants_durable`.
     #[inline]
     pub(super) fn note_durable(&self) {
         if self.wants_durable.load(Ordering::SeqCst) && self.wants_durable.swap(false, Ordering::SeqCst) {
@@ -87,14 +89,14 @@ impl AppendQueue {
         }
     }
 
-    /// How many spare segments are ready for publishers, and how many reserves.
+    /// The number of spare segments for publishers, and of reserve segments.
     pub(crate) fn spare_counts(&self) -> (usize, usize) {
         let state = self.state.lock();
         let reserves = state.spares.iter().filter(|spare| spare.is_reserve).count();
         (state.spares.len() - reserves, reserves)
     }
 
-    /// Adds a segment that is ready; returns whether that ends a full disk for publishers.
+    /// Adds a prepared segment. Returns whether this ends the refusal of publishers because of a full disk.
     pub(crate) fn add_spare(&self, segment: Arc<Segment>, is_reserve: bool) -> bool {
         let mut state = self.state.lock();
         state.spares.push_back(SpareSegment { segment, is_reserve });
@@ -114,24 +116,24 @@ impl AppendQueue {
         self.state.lock().is_full
     }
 
-    /// Bytes left in the segment that is written, and whether the log is closed.
+    /// Bytes left in the current segment, and whether the log is closed.
     pub(crate) fn room_left(&self) -> (u64, bool) {
         let state = self.state.lock();
         (state.place.remaining, state.is_closed)
     }
 
-    /// No batch after the one in the making goes into this segment.
+    /// Makes the pending batch the last one that is written to this segment.
     pub(crate) fn leave_segment(&self, segment: u64) {
         self.state.lock().leave(segment);
     }
 
-    /// The newest seq that a topic has given out.
+    /// The newest seq that was assigned in a topic, durable or not.
     pub(crate) fn appended_seq(&self, topic: TopicId) -> u64 {
         let state = self.state.lock();
         state.topics.get(topic.0 as usize).map_or(0, |topic| topic.next_seq - 1)
     }
 
-    /// A segment's ids are in an index file now, or gone: memory forgets them.
+    /// Removes a segment's ids from memory, because they are in an index file or the segment is gone.
     pub(crate) fn forget_ids(&self, segment: u64) {
         let forgotten = {
             let mut state = self.state.lock();

@@ -1,4 +1,4 @@
-//! What callers append, and what they get back.
+//! The input and the result of an append.
 
 use crate::event_id::EventId;
 use crate::topics::TopicId;
@@ -8,7 +8,7 @@ use crate::topics::TopicId;
 pub struct NewEvent<'a> {
     /// Its topic, from [`Log::ensure_topic`](crate::Log::ensure_topic).
     pub topic: TopicId,
-    /// The publisher's id; without one the log makes one.
+    /// The publisher's id. If it is `None`, the log generates one.
     pub id: Option<EventId>,
     /// The publisher's time.
     pub ts: i64,
@@ -20,10 +20,10 @@ pub struct NewEvent<'a> {
     pub tombstone: bool,
 }
 
-/// A state record to append: opaque to the log, given back to [`State::apply`](crate::State::apply) in order.
+/// A state record to append. It is opaque to the log, which passes it to [`State::apply`](crate::State::apply) in order.
 #[derive(Clone, Copy, Debug)]
 pub struct NewState<'a> {
-    /// What the caller wants to tell records apart by.
+    /// The caller's kind of record.
     pub tag: u32,
     /// The record.
     pub body: &'a [u8],
@@ -36,35 +36,36 @@ pub struct Append<'a> {
     pub events: &'a [NewEvent<'a>],
     /// State records, in order.
     pub states: &'a [NewState<'a>],
-    /// May use the reserve that is held back for a full disk. For what lets consumers go on, not for publishers.
+    /// Whether the append may use the segment that is reserved for a full disk. For records that let consumers continue,
+    /// not for publishers.
     pub use_reserve: bool,
 }
 
-/// What became of one event.
+/// The outcome for one event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Its id.
     pub id: EventId,
-    /// Its seq; of a duplicate, that of the event that was there.
+    /// Its seq. For a duplicate: the seq of the existing event.
     pub seq: u64,
-    /// The topic had this id already and nothing was added.
+    /// Whether the topic already had an event with this id. Then nothing was added.
     pub duplicate: bool,
 }
 
-/// The outcomes of an append, one per event. Reuse one for many appends: it keeps its memory.
+/// The outcomes of an append, one per event. Reuse it for many appends: it keeps its memory.
 #[derive(Debug, Default)]
 pub struct Outcomes {
     pub(super) all: Vec<Outcome>,
-    /// Per event, made before the lock is taken.
+    /// Per event, computed before the append lock is taken.
     pub(super) prepared: Vec<Prepared>,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prepared {
     pub(super) body_crc: u32,
-    /// The seq of the durable event that has this id already; zero for none.
+    /// The seq of the durable event with the same id; zero if there is none.
     pub(super) duplicate_of: u64,
-    /// Of the publisher's id.
+    /// The hash of the publisher's id.
     pub(super) id_hash: u64,
 }
 
@@ -76,14 +77,15 @@ impl std::ops::Deref for Outcomes {
     }
 }
 
-/// Says which commit makes an append durable.
+/// Identifies the batch that makes an append durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket {
     pub(crate) batch: u64,
 }
 
 impl Ticket {
-    /// The number of the batch; the append is durable when [`Log::durable_batch`](crate::Log::durable_batch) reached it.
+    /// The number of the batch. The append is durable when [`Log::durable_batch`](crate::Log::durable_batch) has reached
+    /// it.
     pub fn batch(self) -> u64 {
         self.batch
     }

@@ -1,8 +1,8 @@
-//! What is decided about a record before it is written, under the append lock: an event gets its seq, its id and its commit
-//! time, is found to be new or a duplicate, has its place in a segment, and is encoded into the batch in the making, all while
-//! the batch before it is being synced.
+//! The state under the append lock. Here an event is found to be new or a duplicate, gets its seq, its id, its commit time
+//! and its place in a segment, and is encoded into the pending batch. All of this happens while the previous batch is being
+//! synced.
 //!
-//! Room is decided here and not at the write, so an append that cannot be written is refused before it has used a seq.
+//! Room is checked here and not at the write. So an append that does not fit is refused before it uses a seq.
 
 use crate::keyed_hash::KeyedHash;
 use crate::record::{FLAG_CLIENT_ID, FLAG_KEY, FLAG_TOMBSTONE, HEADER_BYTES, Header, Kind};
@@ -15,19 +15,19 @@ use crate::write::recent_ids::RecentIds;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What the append lock guards.
+/// The state that the append lock guards.
 pub(crate) struct AppendState {
-    /// The batch in the making.
+    /// The batch that collects appends at present.
     pub(crate) pending: PendingBatch,
-    /// By internal id; zero is not used.
+    /// By internal id. Index 0 is not used.
     pub(crate) topics: Vec<TopicAppend>,
     pub(crate) ids: IdMaker,
     pub(crate) last_commit_ms: i64,
-    /// The publishers' ids of segments whose index file is not there yet.
+    /// The publishers' ids of segments that have no index file yet.
     pub(crate) recent_ids: RecentIds,
-    /// Where the batch in the making goes.
+    /// Where the pending batch will be written.
     pub(crate) place: AppendPlace,
-    /// Segments that are ready to be written, in the order they are taken.
+    /// Prepared segments, in the order of their use.
     pub(crate) spares: VecDeque<SpareSegment>,
     /// The disk had no room for another segment.
     pub(crate) is_full: bool,
@@ -52,7 +52,7 @@ pub(crate) struct AppendPlace {
     pub(crate) segment: u64,
     pub(crate) salt: u32,
     pub(crate) remaining: u64,
-    /// The segment is the reserve: publishers must not use what is left of it.
+    /// Whether the segment is the reserve, whose remaining room publishers must not use.
     pub(crate) is_reserve: bool,
 }
 
@@ -68,7 +68,7 @@ pub(super) enum Room {
 }
 
 impl AppendState {
-    /// Finds room for `bytes` (with run table entries, without the COMMIT) in the batch in the making.
+    /// Finds room for `bytes` (including run table entries, without the COMMIT) in the pending batch.
     #[inline]
     pub(super) fn make_room(&mut self, bytes: u64, use_reserve: bool, batch_limit: u64) -> Room {
         let may_stay = use_reserve || !self.place.is_reserve;
@@ -89,7 +89,7 @@ impl AppendState {
         let usable = |spare: &SpareSegment| !spare.is_reserve && spare.segment.room() >= with_commit;
         let reserve = |spare: &SpareSegment| use_reserve && spare.segment.room() >= with_commit;
         let at = self.spares.iter().position(usable).or_else(|| {
-            // The reserve only when nothing better is to come.
+            // The reserve is used only if the disk has no room for another segment.
             self.is_full.then(|| self.spares.iter().position(reserve)).flatten()
         });
         match at.and_then(|at| self.spares.remove(at)) {
@@ -102,11 +102,11 @@ impl AppendState {
         }
     }
 
-    /// The next batch starts a new segment.
+    /// Makes the pending batch start a new segment.
     fn roll(&mut self, spare: &SpareSegment) {
         match self.pending.roll_to(Arc::clone(&spare.segment)) {
             None => self.recent_ids.roll(self.place.segment),
-            // The append before this one rolled and then had nothing to add.
+            // A previous append rolled to this segment and then added nothing, so the segment is still unused.
             Some(segment) => {
                 self.spares.push_front(SpareSegment { segment, is_reserve: self.place.is_reserve });
             }
@@ -119,8 +119,8 @@ impl AppendState {
         };
     }
 
-    /// The batch in the making is the last one that goes into this segment, if batches go there now: the next one might share a
-    /// bad sector with what was lost.
+    /// If this is the current segment, makes the pending batch the last one that is written to it. A later batch might
+    /// share a bad sector with the lost bytes.
     pub(crate) fn leave(&mut self, segment: u64) {
         if self.place.segment == segment {
             let is_empty = self.pending.is_empty();
@@ -129,7 +129,7 @@ impl AppendState {
         }
     }
 
-    /// The newest ticket: everything appended so far is durable when it is.
+    /// The ticket of the newest append. When its batch is durable, everything appended so far is durable.
     #[inline]
     pub(crate) fn newest_ticket(&self) -> Ticket {
         let batch = self.pending.batch();
@@ -188,7 +188,7 @@ impl AppendState {
         Outcome { id, seq, duplicate: false }
     }
 
-    /// Commit time: the clock's, but never less than before.
+    /// The commit time: the clock's time, but never lower than the previous commit time.
     #[inline]
     pub(super) fn commit_ms(&mut self, now_ms: i64) -> i64 {
         self.last_commit_ms = self.last_commit_ms.max(now_ms);

@@ -1,7 +1,8 @@
-//! The committer: takes the batch in the making, writes it, syncs it, and shows it to readers.
+//! The committer: takes the pending batch, writes it, syncs it, and makes it visible to readers.
 //!
-//! There is no timer: while one fdatasync runs, appends gather; when it returns, the next batch is written. [`Committer::step`]
-//! does one such round; a thread loops it, and the simulation calls it as it likes.
+//! There is no timer. While one fdatasync runs, appends collect in the next batch, which is written as soon as the
+//! fdatasync returns. [`Committer::step`] commits one batch. A thread calls it in a loop; a simulation calls it at any
+//! time.
 
 use crate::buffer_pool::BufferPool;
 use crate::checkpoint::Mark;
@@ -23,37 +24,37 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Free buffers that are kept for batches.
+/// Size of the free buffers that are kept for batches.
 const POOLED_BYTES: usize = 32 << 20;
-/// Smaller batches are copied into a buffer of their own size: the large ones are for those who need them.
+/// Smaller batches are copied into a buffer of their own size, so that pooled buffers remain available for large batches.
 const LARGE_BATCH_BYTES: usize = 64 * 1024;
-/// What the kernel caches and writes at once.
+/// The page size of the kernel's page cache.
 const PAGE_BYTES: u64 = 4096;
 
-/// A batch that starts a new segment.
+/// The change of segment if a batch starts a new one.
 struct Rolled {
-    /// The segment before it and its length.
+    /// The previous segment and its length.
     old: Option<(Arc<Segment>, u64)>,
     next: Arc<Segment>,
 }
 
-/// Writes batches. There is one, and it alone writes into segments.
+/// Writes batches. A log has one committer, and no other part writes batches to segments of kind log.
 pub(crate) struct Committer {
     context: Arc<Context>,
     committed: Arc<CommittedLog>,
     queue: Arc<AppendQueue>,
     batch_pool: Arc<BufferPool>,
     segment: Option<Arc<Segment>>,
-    /// Where the next batch goes in the segment.
+    /// The position of the next batch in the segment.
     position: u64,
     /// The chain value of the last COMMIT.
     chain: u32,
-    /// The other batch: empty, with buffers to use.
+    /// Between commits: an empty batch that is swapped for the pending one. During a commit: the batch that is written.
     spare: PendingBatch,
-    /// The run table of the batch that is written, as bytes and as places.
+    /// The encoded run table of the batch that is written. `places` contains the positions of the same runs.
     table: Vec<u8>,
     places: Vec<RunPlace>,
-    /// The runs of events among them, for the observer.
+    /// The runs of events in the batch, for the observer.
     committed_runs: Vec<CommittedRun>,
 }
 
@@ -80,7 +81,7 @@ impl Committer {
         }
     }
 
-    /// Takes what is pending and makes it durable: one write, one fdatasync, one wake-up.
+    /// Makes the pending batch durable with one write, one fdatasync and one wake-up.
     pub(crate) fn step(&mut self) -> Step {
         if self.context.failure.get().is_some() {
             return Step::Stopped;
@@ -107,7 +108,7 @@ impl Committer {
         }
     }
 
-    /// Returns what the write and the sync took.
+    /// Writes and syncs the batch, and makes it visible. Returns how long the write and the sync took.
     fn write(&mut self) -> io::Result<Duration> {
         let rolled = match self.spare.roll_to.take() {
             None => None,
@@ -117,7 +118,7 @@ impl Committer {
                 Some(Rolled { old, next })
             }
         };
-        let segment = Arc::clone(self.segment.as_ref().expect("a batch has a place before it is taken"));
+        let segment = Arc::clone(self.segment.as_ref().expect("a batch has a segment before it is taken"));
 
         self.table.clear();
         self.places.clear();
@@ -143,13 +144,14 @@ impl Committer {
         );
         let file = segment.file()?;
         let started = Instant::now();
-        // Up to the end of a page: a part of a page that is not in the cache would have to be read first.
+        // Filled up to the end of a page: to write a part of a page that is not cached, the kernel would have to read it
+        // first.
         let length = block.len();
         let end = (self.position + length as u64).next_multiple_of(PAGE_BYTES).min(segment.id.capacity);
         block.resize((end - self.position) as usize, 0);
         file.write_at(&block, self.position)?;
         block.truncate(length);
-        // The acknowledgement of every record in the batch waits for this one.
+        // No record of the batch is acknowledged before this sync has succeeded.
         file.sync(SyncPoint::LogData)?;
         let duration = started.elapsed();
 
@@ -162,18 +164,19 @@ impl Committer {
         Ok(duration)
     }
 
-    /// The frames of all runs in one buffer, with room for the COMMIT. A lone large run lends its own.
+    /// Returns the frames of all runs in one buffer, with room for the COMMIT. A single large run is not copied: its own
+    /// buffer is used.
     fn gather(&mut self) -> Vec<u8> {
         let pending = &mut self.spare;
         let length = pending.bytes() + HEADER_BYTES;
-        let is_lone = pending.used_runs == 1 && self.places.len() == 1;
+        let is_single = pending.used_runs == 1 && self.places.len() == 1;
         if length < LARGE_BATCH_BYTES {
             let mut block = Vec::with_capacity(length + PAGE_BYTES as usize);
             pending.all_runs().for_each(|run| block.extend_from_slice(&run.bytes));
             return block;
         }
         let mut block = self.batch_pool.take();
-        if is_lone {
+        if is_single {
             std::mem::swap(&mut block, &mut pending.runs[0].bytes);
         } else {
             block.reserve(length + PAGE_BYTES as usize);
@@ -182,7 +185,7 @@ impl Committer {
         block
     }
 
-    /// Shows the batch, which is durable now, to readers and to those who wait for it.
+    /// Makes the batch, which is durable at this point, visible to readers, and wakes the threads that wait for it.
     fn publish(&mut self, rolled: Option<Rolled>, block: Vec<u8>, start: u64, mark: Mark) {
         let has_rolled = rolled.is_some();
         let pending = &self.spare;
@@ -207,7 +210,7 @@ impl Committer {
             }
             view.tail.push(&block, event_places());
             if let Some(place) = self.places.last().filter(|place| place.topic == STATE_RECORDS) {
-                // A copy: it waits for the next checkpoint, and must not keep the whole batch in memory until then.
+                // Copied, because it is kept until the next checkpoint and must not keep the whole batch in memory.
                 view.state_records.push(Bytes::copy_from_slice(&block[place.start..place.end]));
             }
             if pending.last_own_id != EventId::default() {

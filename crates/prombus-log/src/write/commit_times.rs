@@ -1,24 +1,26 @@
-//! Up to which commit time the log is complete.
+//! Determines up to which commit time the log is **complete**, that is, no event with that time or an earlier one can be
+//! added.
 //!
-//! Commit times never fall, and batches become durable in the order of their times. So a reader of several topics can deliver
-//! their events in the order of commit time, topic and seq, and describe its position with three numbers, if it reads only what
-//! is **complete**: no event up to that time will be added any more.
+//! Commit times never decrease, and batches become durable in the order of their times. So a reader of several topics can
+//! deliver their events in the order of commit time, topic and seq, and describe its position with these three numbers. It
+//! must only read events up to the time for which the log is complete.
 
 use crate::write::writer::Writer;
 
-/// Commit times that divide what is there from what is to come.
+/// Commit times that separate existing events from future ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitTimes {
-    /// No append that comes later gets this time or an earlier one.
+    /// No later append gets this time or an earlier one.
     pub closed_ms: i64,
-    /// In addition, every event of this time and earlier ones is durable.
+    /// No later append gets this time or an earlier one, and every event with such a time is durable.
     pub complete_ms: i64,
-    /// The newest batch that is durable; all that is complete is in it or in one before it.
+    /// The newest durable batch. All events up to `complete_ms` are in it or in earlier batches.
     pub durable_batch: u64,
 }
 
 impl Writer {
-    /// Appends from now on get at least the clock's time, also if it goes back. `closing` closes the time that it names, too.
+    /// Ensures that later appends get at least the clock's present time, even if the clock goes back, and a time after
+    /// `closing`. Returns the times that are closed and complete.
     pub(crate) fn commit_times(&self, closing: i64) -> CommitTimes {
         let mut state = self.queue.state.lock();
         let floor = state.last_commit_ms.max(self.context.now_ms()).max(closing.saturating_add(1));

@@ -1,4 +1,4 @@
-//! The batch in the making: records gather here while the batch before it is written.
+//! The pending batch. It collects records while the previous batch is being written.
 
 use crate::event_id::EventId;
 use crate::index::RunIndex;
@@ -11,10 +11,10 @@ use crate::topics::TopicChange;
 use crate::write::append_request::NewState;
 use std::sync::Arc;
 
-/// A run whose buffer grew past this gives it back when many topics share a batch.
+/// If a batch has many runs, run buffers larger than this are freed after it.
 const RUN_BUFFER_KEPT_BYTES: usize = 256 * 1024;
 
-/// Records of one topic, or of one other kind, in the batch in the making.
+/// The events of one topic, or all topic records, or all state records, in the pending batch.
 #[derive(Default)]
 pub(super) struct PendingRun {
     pub(super) topic: u32,
@@ -56,12 +56,12 @@ impl PendingRun {
     }
 }
 
-/// The batch in the making. Two of them take turns: one gathers while the other is written.
+/// A batch that collects records. There are two: one collects while the other is being written.
 pub(crate) struct PendingBatch {
     batch: u64,
     topic_records: PendingRun,
     pub(super) runs: Vec<PendingRun>,
-    /// How many of `runs` are in use; the others keep their buffers for later.
+    /// The number of `runs` in use. The others only keep their buffers for reuse.
     pub(super) used_runs: usize,
     state_records: PendingRun,
     bytes: usize,
@@ -126,7 +126,7 @@ impl PendingBatch {
         self.bytes == 0
     }
 
-    /// The batch starts a new segment; returns one that it was to start before.
+    /// Makes the batch start a new segment. Returns the segment that was set before, if any.
     pub(crate) fn roll_to(&mut self, segment: Arc<Segment>) -> Option<Arc<Segment>> {
         debug_assert!(self.is_empty());
         self.roll_to.replace(segment)
@@ -177,7 +177,7 @@ impl PendingBatch {
         self.topic_records.add(&header, &[], name.as_bytes(), salt);
         self.bytes += header.frame_length();
         self.topic_changes.push(if flags & FLAG_DELETED == 0 {
-            TopicChange::Made { topic, name: name.into() }
+            TopicChange::Created { topic, name: name.into() }
         } else {
             TopicChange::Deleted { topic }
         });
@@ -188,7 +188,7 @@ impl PendingBatch {
         &self.runs[..self.used_runs]
     }
 
-    /// All runs in the order they are written.
+    /// All runs, in the order in which they are written.
     pub(super) fn all_runs(&self) -> impl Iterator<Item = &PendingRun> {
         let topics = Some(&self.topic_records).into_iter();
         topics.chain(self.event_runs()).chain(Some(&self.state_records)).filter(|run| run.count > 0)

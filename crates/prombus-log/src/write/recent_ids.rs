@@ -1,14 +1,15 @@
-//! Publishers' ids that no index file has yet, by segment: of the growing one and of those whose index is being written.
+//! Publishers' ids that are not in an index file yet: those of the growing segment and of segments whose index file is not
+//! written yet.
 //!
-//! Every publish with an id comes through here under the append lock, so a new id costs one cache miss: a slot holds 32 bits of
-//! the id's hash and the place of the whole id, which is looked at only when those bits agree.
+//! Every publish with an id looks it up here under the append lock, so a new id must cost only one cache miss. A slot
+//! contains 32 bits of the id's hash and the place of the whole id, which is compared only if those bits match.
 
 use crate::event_id::EventId;
 use std::collections::VecDeque;
 
 const SLOTS_MIN: usize = 1024;
 
-/// A publisher's id and where it went.
+/// A publisher's id and its event.
 #[derive(Clone, Copy)]
 struct RecentId {
     id: EventId,
@@ -21,9 +22,10 @@ struct RecentId {
 pub(crate) struct IdTable {
     ids: Vec<RecentId>,
     hashes: Vec<u64>,
-    /// Upper half: bits of the hash. Lower half: place in `ids`, counted from 1; zero for an empty slot. At most half full.
+    /// The upper 32 bits are bits of the hash. The lower 32 bits are the place in `ids`, counted from 1. Zero is an empty
+    /// slot. At most half of the slots are used.
     slots: Vec<u64>,
-    /// The highest time-ordered id: newer ones need no look.
+    /// The highest time-ordered id. Higher ones are not in the table.
     last_ordered: EventId,
 }
 
@@ -40,16 +42,16 @@ impl IdTable {
                 return None;
             }
             if slot >> 32 == hash >> 32 {
-                let there = &self.ids[(slot as u32 - 1) as usize];
-                if there.id == id && there.topic == topic {
-                    return Some(there.seq);
+                let candidate = &self.ids[(slot as u32 - 1) as usize];
+                if candidate.id == id && candidate.topic == topic {
+                    return Some(candidate.seq);
                 }
             }
             at = (at + 1) & mask;
         }
     }
 
-    /// Puts in an id that is not there.
+    /// Inserts an id that is not in the table.
     fn insert(&mut self, topic: u32, id: EventId, hash: u64, seq: u64) {
         if (self.ids.len() + 1) * 2 > self.slots.len() {
             self.grow();
@@ -78,7 +80,7 @@ impl IdTable {
         }
     }
 
-    /// Empties it; its memory stays.
+    /// Empties the table but keeps its memory.
     pub(crate) fn clear(&mut self) {
         self.ids.clear();
         self.hashes.clear();
@@ -87,7 +89,7 @@ impl IdTable {
     }
 }
 
-/// The ids of all segments whose index file is not there yet.
+/// The ids of all segments that have no index file yet.
 #[derive(Default)]
 pub(crate) struct RecentIds {
     current: IdTable,
@@ -98,8 +100,8 @@ pub(crate) struct RecentIds {
 }
 
 impl RecentIds {
-    /// Looks at the slots of ids that are about to be put in. One after another each would be a cache miss to wait for; without
-    /// anything in between the processor waits for all of them at once.
+    /// Prefetches the slots of ids that are about to be inserted. Loads without other work between them overlap, so the
+    /// processor waits for all cache misses at once instead of one after another.
     pub(crate) fn warm(&self, hashes: impl Iterator<Item = u64>) {
         let slots = &self.current.slots;
         if !slots.is_empty() {
@@ -108,13 +110,13 @@ impl RecentIds {
         }
     }
 
-    /// Puts an id in, or returns the seq that has it.
+    /// Inserts an id, or returns the seq of the event that already has it.
     pub(crate) fn insert(&mut self, topic: u32, id: EventId, hash: u64, seq: u64) -> Option<u64> {
-        let there = self.get(topic, id, hash);
-        if there.is_none() {
+        let existing = self.get(topic, id, hash);
+        if existing.is_none() {
             self.current.insert(topic, id, hash, seq);
         }
-        there
+        existing
     }
 
     pub(crate) fn get(&self, topic: u32, id: EventId, hash: u64) -> Option<u64> {
@@ -122,26 +124,26 @@ impl RecentIds {
         self.current.get(topic, id, hash).or_else(previous)
     }
 
-    /// The ids so far belong to a segment that is done.
+    /// Ends the current table, whose ids belong to `segment`, and starts the table of the next segment.
     pub(crate) fn roll(&mut self, segment: u64) {
         let next = self.spare.take().unwrap_or_default();
         let done = std::mem::replace(&mut self.current, next);
         self.previous.push_back((segment, done));
     }
 
-    /// A segment's ids are in its index file now. Returns the table, to be emptied outside the lock.
+    /// Removes the table of a segment whose ids are in its index file. The caller empties it outside the lock.
     pub(crate) fn forget(&mut self, segment: u64) -> Option<IdTable> {
         self.forgotten += 1;
         let at = self.previous.iter().position(|(number, _)| *number == segment)?;
         self.previous.remove(at).map(|(_, table)| table)
     }
 
-    /// Gives an emptied table back.
+    /// Takes back an emptied table for reuse.
     pub(crate) fn reuse(&mut self, table: IdTable) {
         self.spare = Some(table);
     }
 
-    /// How many segments were forgotten so far.
+    /// The number of segments that were forgotten so far.
     pub(crate) fn forgotten(&self) -> u64 {
         self.forgotten
     }
@@ -155,7 +157,7 @@ mod tests {
     use std::collections::HashMap;
 
     #[test]
-    fn ids_are_found_over_rolls_until_they_are_forgotten() {
+    fn ids_are_found_across_rolls_until_they_are_forgotten() {
         let hasher = KeyedHash::new([3, 9]);
         let mut random = SmallRandom::new(1);
         let mut ids = RecentIds::default();
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_with_the_same_hash_are_told_apart() {
+    fn ids_with_the_same_hash_are_distinguished() {
         let mut ids = RecentIds::default();
         for number in 0..100 {
             assert_eq!(ids.insert(1, EventId::from_u128(number), 77, number as u64 + 1), None);

@@ -1,4 +1,4 @@
-//! Making and deleting topics: a record for each, appended like events.
+//! Creates and deletes topics. Each is a topic record that is appended like an event.
 
 use crate::error::AppendError;
 use crate::record::{FLAG_DELETED, HEADER_BYTES, RUN_BYTES, TOPIC_MAX};
@@ -11,7 +11,7 @@ use parking_lot::MutexGuard;
 const TOPIC_NAME_BYTES_MAX: usize = 1024;
 
 impl Writer {
-    /// The id of a topic, which is made if it is not there.
+    /// The id of a topic. Creates the topic if it does not exist.
     pub(crate) fn ensure_topic(&self, name: &str, wait: bool) -> Result<TopicId, AppendError> {
         if let Some(id) = self.committed.topic_id(name) {
             return Ok(id);
@@ -31,8 +31,8 @@ impl Writer {
         Ok(id)
     }
 
-    /// Deletes a topic: its events are gone for readers once this is durable, and cleaning takes them. The records become
-    /// durable with it.
+    /// Deletes a topic. Once the deletion is durable, readers cannot see its events, and cleaning removes them. The state
+    /// records become durable together with the deletion.
     pub(crate) fn delete_topic(
         &self,
         id: TopicId,
@@ -42,7 +42,7 @@ impl Writer {
         let name = self.committed.topic_name(id.0).ok_or(AppendError::UnknownTopic(id.0))?;
         let state_bytes: usize = states.iter().map(|record| HEADER_BYTES + record.body.len()).sum();
         let state_bytes = if states.is_empty() { 0 } else { state_bytes + RUN_BYTES };
-        // Also on a full disk: cleaning can then free what the topic took.
+        // May use the reserve: on a full disk, cleaning can then free the space of the topic.
         let mut state = self.room_for_topic_record(name.len() + state_bytes, true, wait)?;
         if !is_alive(&state.topics, id) {
             return Err(AppendError::UnknownTopic(id.0));

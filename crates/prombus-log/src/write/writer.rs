@@ -1,4 +1,4 @@
-//! The writing part of a log: the append queue and the committer. `append.rs` and `topic_records.rs` have what is appended.
+//! The writing part of a log: the append queue and the committer. `append.rs` and `topic_records.rs` implement the appends.
 
 use crate::context::Context;
 use crate::error::{ReadError, Unavailable};
@@ -18,7 +18,7 @@ pub(crate) struct Writer {
     pub(super) context: Arc<Context>,
     pub(super) committed: Arc<CommittedLog>,
     pub(super) queue: Arc<AppendQueue>,
-    /// There is one, and it alone writes into segments.
+    /// The only committer of the log.
     committer: Mutex<Committer>,
 }
 
@@ -43,9 +43,9 @@ impl Writer {
         self.committed.durable.wait(ticket.batch, &self.context.failure)
     }
 
-    /// The seq of the event with this id, made by the server or by a publisher.
+    /// The seq of the event with this id, whether the server or a publisher chose the id.
     pub(crate) fn find_id(&self, topic: u32, id: EventId) -> Result<Option<u64>, ReadError> {
-        // Ids that only memory has belong to the newest segments, and may not be durable yet.
+        // Ids that are only in memory belong to the newest segments, and their events may not be durable yet.
         let hash = self.context.hash.of_id(topic, id);
         let recent = self.queue.state.lock().recent_ids.get(topic, id, hash);
         let last = self.committed.durable_seq(topic)?;

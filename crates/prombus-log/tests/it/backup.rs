@@ -1,4 +1,4 @@
-//! A copy of a running log.
+//! Backups of a running log.
 
 use crate::support::{Cut, Lives, Rig, SetOnDrop, clean, event, read_all, small_options};
 use prombus_log::storage::simulated::Disk;
@@ -21,14 +21,14 @@ fn bodies(log: &Log, topic: TopicId) -> Vec<(u64, Vec<u8>)> {
 }
 
 #[test]
-fn a_backup_opens_verifies_and_goes_on_like_the_log_itself() {
+fn a_backup_opens_verifies_and_continues_like_the_log_itself() {
     let rig = Rig::new(1);
     let topic = rig.fill("t", 300);
     let id = EventId::from_u128(77);
     let chosen = [NewEvent { id: Some(id), ..event(topic, b"chosen") }];
     let seq = rig.put_events(&chosen)[0].seq;
     rig.fill("t", 300);
-    // Sealed, rewritten and kept files, and one that grows.
+    // Sealed and rewritten segments, kept indexes, and a growing segment.
     clean(&rig.log, &Lives(|_, seq| seq > 400 || seq % 9 == 0)).unwrap();
     rig.fill("t", 10);
     let expected = bodies(&rig.log, topic);
@@ -51,7 +51,7 @@ fn a_backup_opens_verifies_and_goes_on_like_the_log_itself() {
     assert_eq!(bodies(&restored.log, topic), expected);
     assert!(restored.listener.notices().is_empty(), "{:?}", restored.listener.notices());
     let again = restored.put_events(&chosen)[0];
-    assert_eq!((again.duplicate, again.seq), (true, seq), "ids of cleaned events are in it");
+    assert_eq!((again.duplicate, again.seq), (true, seq), "the backup contains the ids of cleaned events");
     restored.fill("t", 200);
     let restored = restored.reopen();
     assert_eq!(restored.log.last_seq(topic), 811);
@@ -87,7 +87,7 @@ fn a_backup_under_load_has_everything_acknowledged_before_it_began() {
             }
         });
         scope.spawn(|| {
-            // Cleaning must not take segments away from under the copy.
+            // Cleaning must not remove segments while they are being copied.
             while !is_done.load(Ordering::SeqCst) {
                 let floor = log.last_seq(topic).saturating_sub(2_000);
                 clean(&log, &Cut(|_| floor)).unwrap();
@@ -129,7 +129,7 @@ fn a_folder_that_is_not_empty_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_backup_without_room_is_said_and_leaves_nothing_behind() {
+fn a_backup_without_room_fails_and_leaves_nothing_behind() {
     let rig = Rig::new(4);
     rig.fill("t", 400);
     let copy = Disk::new(5);

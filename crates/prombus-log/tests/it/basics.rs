@@ -1,4 +1,4 @@
-//! Appending and reading when nothing goes wrong.
+//! Appending and reading without faults.
 
 use crate::support::{Cut, Lives, Remembered, Rig, clean, event, read_all, read_from, small_options};
 use prombus_log::storage::simulated::Disk;
@@ -81,7 +81,7 @@ fn the_queue_is_bounded() {
     let append = Append { events: &[event(topic, &body)], ..Append::default() };
     let mut outcomes = Outcomes::default();
     let taken = (0..100).take_while(|_| rig.log.try_append(&append, &mut outcomes).is_ok()).count();
-    assert!((2..=4).contains(&taken), "{taken} appends of 1 KB went into a queue of 4 KB");
+    assert!((2..=4).contains(&taken), "a queue of 4 KB accepted {taken} appends of 1 KB");
     assert_eq!(rig.log.try_append(&append, &mut outcomes), Err(AppendError::QueueFull));
     rig.settle();
     assert!(rig.log.try_append(&append, &mut outcomes).is_ok());
@@ -111,7 +111,7 @@ fn tail_and_files_serve_the_same_bytes() {
 }
 
 #[test]
-fn an_event_larger_than_the_queue_goes_alone_and_one_larger_than_a_segment_is_refused() {
+fn an_event_larger_than_the_queue_is_appended_alone_and_one_larger_than_a_segment_is_refused() {
     let rig = Rig::new(7);
     let topic = rig.topic("t");
     rig.put_events(&[event(topic, b"before")]);
@@ -124,11 +124,11 @@ fn an_event_larger_than_the_queue_goes_alone_and_one_larger_than_a_segment_is_re
     assert!(matches!(refused, Err(AppendError::TooLarge { .. })), "{refused:?}");
     rig.put_events(&[event(topic, b"after")]);
     assert_eq!(rig.bodies(topic)[1].len(), 11_000);
-    assert_eq!(rig.log.last_seq(topic), 3, "the refused one used no seq");
+    assert_eq!(rig.log.last_seq(topic), 3, "the refused event used no seq");
 }
 
 #[test]
-fn ids_and_commit_times_rise_when_the_clock_goes_back() {
+fn ids_and_commit_times_increase_when_the_clock_goes_back() {
     let disk = Disk::new(8);
     let clock = crate::support::HandClock::at(5_000);
     let options = || Options { clock: Arc::<crate::support::HandClock>::clone(&clock), ..small_options() };
@@ -145,7 +145,7 @@ fn ids_and_commit_times_rise_when_the_clock_goes_back() {
 }
 
 #[test]
-fn a_deleted_topic_is_gone_and_its_name_starts_anew() {
+fn a_deleted_topic_is_gone_and_its_name_can_be_used_again() {
     let rig = Rig::new(9);
     let old = rig.fill("t", 3);
     rig.log.delete_topic(old).unwrap();
@@ -165,7 +165,7 @@ fn a_deleted_topic_is_gone_and_its_name_starts_anew() {
 }
 
 #[test]
-fn cleaning_recycles_dead_segments_and_seqs_go_on() {
+fn cleaning_recycles_dead_segments_and_seqs_continue() {
     let rig = Rig::new(10);
     let topic = rig.fill("t", 600);
     let before = rig.log.stats();
@@ -185,7 +185,7 @@ fn cleaning_recycles_dead_segments_and_seqs_go_on() {
     let used = rig.disk.used_bytes();
     rig.fill("t", 200);
     assert_eq!(rig.log.last_seq(topic), 800);
-    assert!(rig.disk.used_bytes() < used + 64 * 1024, "retired files were not used again");
+    assert!(rig.disk.used_bytes() < used + 64 * 1024, "retired files were not recycled");
     let rig = rig.reopen();
     assert_eq!(rig.log.last_seq(topic), 800);
     assert!(rig.listener.faults().is_empty());
@@ -259,7 +259,7 @@ fn threads_that_publish_at_once_are_all_acknowledged_in_seq_order() {
                     let append = Append { events: &events, ..Append::default() };
                     let ticket = log.append(&append, &mut outcomes).unwrap();
                     log.wait(ticket).unwrap();
-                    assert!(log.last_seq(topics[0]) >= outcomes[0].seq, "durable and not visible");
+                    assert!(log.last_seq(topics[0]) >= outcomes[0].seq, "a durable event is not visible");
                 }
             });
         }

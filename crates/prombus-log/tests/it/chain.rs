@@ -1,11 +1,11 @@
-//! A batch counts only if it continues the batch before it: by its number, and by the chain value of its COMMIT.
+//! A batch is only replayed if it continues the previous batch: by its number, and by the chain value of its COMMIT.
 
 use crate::support::{Rig, event, last_commit, read_all, small_options};
 use prombus_log::storage::simulated::Disk;
 use prombus_log::{Options, TopicId, verify_storage};
 use std::sync::Arc;
 
-/// Without checkpoints everything is replayed.
+/// Options without checkpoints, so that everything is replayed.
 fn options() -> Options {
     Options { checkpoint_bytes: 1 << 30, ..small_options() }
 }
@@ -20,18 +20,18 @@ fn end(disk: &Disk) -> usize {
 }
 
 fn put(rig: &Rig, topic: TopicId, body: &str) {
-    // A zero at the end of a batch would hide where it ends; no COMMIT that is written here has one.
+    // The end of a batch is found as the last byte that is not zero, so its COMMIT must not end with a zero.
     rig.put_events(&[event(topic, body.as_bytes())]);
 }
 
-/// The disk as it is when the process is killed now.
+/// Kills the process and returns its disk.
 fn crash(rig: Rig) -> Disk {
     let survivor = rig.disk.fork();
     rig.disk.cut_after(0);
     survivor
 }
 
-/// The last batch, of this length, is taken for a torn tail: it is cut, and its bytes are kept.
+/// Checks that the last batch, of this length, is cut off as a torn tail and its bytes are kept.
 fn last_batch_is_cut(disk: &Disk, bodies: &[&str], batch_bytes: usize) {
     let report = verify_storage(Arc::new(disk.clone()), |_| {}).unwrap();
     assert_eq!((report.faults, report.torn_tail_bytes), (vec![], batch_bytes as u64));
@@ -45,7 +45,7 @@ fn last_batch_is_cut(disk: &Disk, bodies: &[&str], batch_bytes: usize) {
 }
 
 #[test]
-fn a_batch_that_skips_a_number_does_not_count() {
+fn a_batch_that_skips_a_number_is_cut() {
     let rig = Rig::open(&Disk::new(1), options()).unwrap();
     let topic = rig.topic("t");
     put(&rig, topic, "one");
@@ -56,7 +56,7 @@ fn a_batch_that_skips_a_number_does_not_count() {
     put(&rig, topic, "four");
     let four_ends = end(&rig.disk);
     let disk = crash(rig);
-    // The third batch is gone, and the fourth is in its place: whole, but not the next one.
+    // The fourth batch is in the place of the third: it is intact, but does not continue the second one.
     let mut bytes = disk.contents(&segment(&disk)).unwrap();
     bytes.copy_within(three_ends..four_ends, two_ends);
     let batch_bytes = four_ends - three_ends;
@@ -66,7 +66,7 @@ fn a_batch_that_skips_a_number_does_not_count() {
 }
 
 #[test]
-fn a_batch_that_continues_another_history_does_not_count() {
+fn a_batch_that_continues_another_history_is_cut() {
     let rig = Rig::open(&Disk::new(2), options()).unwrap();
     let topic = rig.topic("t");
     put(&rig, topic, "one");
@@ -87,7 +87,7 @@ fn a_batch_that_continues_another_history_does_not_count() {
     last_batch_is_cut(&ours, &["one", "two of ours"], last - start);
 }
 
-/// Gives the last COMMIT of a segment another number, with checksums that are right.
+/// Changes the batch number in the last COMMIT of a segment, with correct checksums.
 fn renumber_last_commit(disk: &Disk, number: u64) {
     let name = segment(disk);
     let at = last_commit(disk, &name) as usize;
@@ -105,7 +105,7 @@ fn renumber_last_commit(disk: &Disk, number: u64) {
 }
 
 #[test]
-fn a_batch_with_the_right_chain_and_another_number_does_not_count() {
+fn a_batch_with_the_right_chain_and_another_number_is_cut() {
     let rig = Rig::open(&Disk::new(3), options()).unwrap();
     let topic = rig.topic("t");
     put(&rig, topic, "one");
@@ -113,7 +113,7 @@ fn a_batch_with_the_right_chain_and_another_number_does_not_count() {
     put(&rig, topic, "two");
     let (last, number) = (end(&rig.disk), rig.log.durable_batch());
     let disk = crash(rig);
-    // The same number changes nothing: what is written here is a COMMIT like any other.
+    // With the original number the batch is replayed: the COMMIT written by this test is valid.
     renumber_last_commit(&disk, number);
     assert_eq!(Rig::open(&disk.fork(), options()).unwrap().bodies(topic), ["one", "two"]);
     renumber_last_commit(&disk, number + 1);

@@ -1,4 +1,5 @@
-//! Cleaning: by the index, at a pace, within its bound, and never in anybody's way.
+//! Cleaning: it reads only indexes where it can, limits its pace, bounds the disk usage, and does not block other
+//! operations.
 
 use crate::hooked::{Hooked, hooked};
 use crate::support::{
@@ -27,7 +28,7 @@ fn checkpoints(rig: &Rig) -> Vec<String> {
 }
 
 #[test]
-fn dead_segments_go_without_being_read() {
+fn dead_segments_are_removed_without_being_read() {
     let (rig, hook) = hooked(&Disk::new(1), small_options());
     let topic = rig.fill("t", 600);
     let sparse = rig.fill("sparse", 300);
@@ -37,7 +38,7 @@ fn dead_segments_go_without_being_read() {
         counter.fetch_add(u64::from(name.ends_with(".seg")), Ordering::Relaxed);
         Ok(())
     }));
-    // All of one topic is past retention, and of the other one all is overwritten.
+    // Retention has removed all events of one topic, and compaction all events of the other one.
     struct Both(TopicId);
     impl Liveness for Both {
         fn first_live(&self, topic: TopicId) -> u64 {
@@ -62,7 +63,7 @@ fn dead_segments_go_without_being_read() {
 }
 
 #[test]
-fn without_compaction_sparse_topics_are_only_cut() {
+fn without_compaction_only_retention_applies_to_sparse_topics() {
     let rig = Rig::new(2);
     let topic = rig.fill("t", 400);
     let mut options = CleanOptions::default();
@@ -73,25 +74,25 @@ fn without_compaction_sparse_topics_are_only_cut() {
 }
 
 #[test]
-fn cleaning_covers_what_it_cleans_and_nothing_else_writes_checkpoints() {
+fn cleaning_writes_checkpoints_only_if_it_needs_them() {
     let options = Options { checkpoint_bytes: 1 << 30, ..small_options() };
     let rig = Rig::open(&Disk::new(3), options).unwrap();
     let topic = rig.fill("t", 500);
     let (first, operations) = (checkpoints(&rig), rig.disk.operations());
     assert!(clean(&rig.log, &Cut(|_| 1)).unwrap().is_empty());
     assert_eq!(checkpoints(&rig), first);
-    assert_eq!(rig.disk.operations(), operations, "nothing to clean, and the disk was written");
+    assert_eq!(rig.disk.operations(), operations, "the disk was written although there was nothing to clean");
 
     let report = clean(&rig.log, &Cut(|_| 501)).unwrap();
     assert!(report.segments_retired > 4, "{report:?}");
-    assert_eq!(rig.log.stats().segments, 1, "only the one that is written may stay");
+    assert_eq!(rig.log.stats().segments, 1, "only the growing segment may stay");
     assert!(checkpoints(&rig).iter().all(|name| !first.contains(name)));
     rig.settle();
     let rig = rig.reopen();
     assert_eq!(rig.log.last_seq(topic), 500);
 }
 
-/// What lives, per topic: a cut and, in sparse topics, which seqs above it.
+/// The live events per topic: the first live seq and, in sparse topics, the live seqs above it.
 struct Model {
     cuts: BTreeMap<TopicId, u64>,
     sparse: BTreeMap<TopicId, u64>,
@@ -124,7 +125,7 @@ impl Liveness for Model {
 }
 
 #[test]
-fn disk_stays_within_twice_what_lives_and_four_segments() {
+fn disk_usage_stays_within_twice_the_live_bytes_and_four_segments() {
     let first = setting("PROMBUS_SEED", 1);
     println!("PROMBUS_SEED={first}");
     for seed in first..first + 60 {
@@ -161,14 +162,14 @@ fn disk_stays_within_twice_what_lives_and_four_segments() {
                 * model.frame_bytes;
             let bound = 2 * live + 4 * SEGMENT_BYTES + 2 * 8 * 1024;
             let segments = segment_bytes(&rig.disk);
-            assert!(segments <= bound, "seed {seed}: {segments} bytes for {live} that live");
+            assert!(segments <= bound, "seed {seed}: {segments} bytes for {live} live bytes");
             for &topic in &topics {
                 let there: Vec<u64> = read_all(&rig.log, topic).iter().map(|read| read.seq).collect();
                 let missing = (1..=rig.log.last_seq(topic))
                     .find(|seq| model.lives(topic, *seq) && there.binary_search(seq).is_err());
                 assert_eq!(missing, None, "seed {seed}");
             }
-            // What is clean is left alone.
+            // A second cleaning does nothing.
             let operations = rig.disk.operations();
             assert!(clean(&rig.log, &model).unwrap().is_empty(), "seed {seed}");
             assert_eq!(rig.disk.operations(), operations, "seed {seed}");
@@ -180,7 +181,7 @@ fn disk_stays_within_twice_what_lives_and_four_segments() {
 }
 
 #[test]
-fn retired_files_wait_for_publishers_and_are_given_back_when_none_come() {
+fn retired_files_are_kept_for_publishers_and_removed_when_unused() {
     let clock = HandClock::at(1_700_000_000_000);
     let options = Options { clock: Arc::<HandClock>::clone(&clock), ..small_options() };
     let rig = Rig::open(&Disk::new(4), options).unwrap();
@@ -188,7 +189,7 @@ fn retired_files_wait_for_publishers_and_are_given_back_when_none_come() {
     let files = || rig.disk.names().iter().filter(|name| name.ends_with(".seg")).count();
     clean(&rig.log, &Cut(|_| 901)).unwrap();
     rig.settle();
-    // Eight that wait, the growing one, a prepared one, two in reserve.
+    // Eight retired files, the growing segment, a prepared one, and two reserves.
     assert_eq!(files(), 12);
     let mut left = Vec::new();
     for _ in 0..12 {
@@ -197,7 +198,7 @@ fn retired_files_wait_for_publishers_and_are_given_back_when_none_come() {
         left.push(files());
     }
     assert_eq!(left, [12, 12, 12, 11, 10, 9, 8, 7, 6, 5, 5, 5]);
-    // The one that stayed is used again.
+    // The file that was kept is recycled.
     let names = rig.disk.names();
     while rig.log.stats().segments < 2 {
         rig.fill("t", 1);
@@ -216,7 +217,7 @@ fn a_reader_in_the_middle_of_a_segment_that_is_recycled_gets_the_right_data() {
     let done = Arc::new(Mutex::new(None));
     let result = Arc::clone(&done);
     *hook.lock() = Some(Box::new(move |name, _| {
-        // In the middle of the read the segment dies and its like are used again.
+        // During the read the segment is cleaned away, and retired files are recycled.
         if name.ends_with(".seg") && result.lock().is_none() {
             let report = clean(&log, &Cut(|id| if id == topic { 401 } else { 1 })).unwrap();
             for _ in 0..300 {
@@ -238,14 +239,14 @@ fn a_reader_in_the_middle_of_a_segment_that_is_recycled_gets_the_right_data() {
         assert_eq!(read.seq, at as u64 + 1);
         assert!(read.body.starts_with(format!("{{\"n\":{},", at + 1).as_bytes()));
     }
-    // The next read finds that it is cleaned.
+    // The next read finds that the events were cleaned.
     rig.log.read(topic, chunk.next_seq(), ReadLimit::default(), &mut chunk).unwrap();
     assert!(chunk.missing().iter().all(|missing| missing.reason == MissingReason::Cleaned));
     assert!(rig.listener.faults().is_empty());
 }
 
 #[test]
-fn a_damaged_event_that_lives_stays_damaged_and_hides_no_other() {
+fn a_live_damaged_event_stays_damaged_and_hides_no_other() {
     let options = || Options { tail_bytes: 0, ..small_options() };
     let rig = Rig::open(&Disk::new(6), options()).unwrap();
     let topic = rig.fill("t", 500);
@@ -265,7 +266,7 @@ fn a_damaged_event_that_lives_stays_damaged_and_hides_no_other() {
         read_all(&rig.log, topic).iter().map(|read| read.seq).filter(|seq| seq % 10 == 0).collect();
     assert_eq!(tenths, (10..=500).step_by(10).filter(|&seq| seq != 20).collect::<Vec<_>>());
     assert_eq!(rig.listener.faults().len(), 1, "{:?}", rig.listener.faults());
-    // Once nothing in it lives it goes like any other.
+    // Once no event in the segment lives, it is removed like any other.
     clean(&rig.log, &Cut(|_| 400)).unwrap();
     rig.settle();
     assert!(read_all(&rig.log, topic).first().unwrap().seq > 100);
@@ -288,7 +289,7 @@ fn only_one_cleaning_runs_at_a_time() {
     assert_eq!(inner.into_inner(), Some(Ok(CleanReport::default())));
 }
 
-/// A log with threads on a simulated disk whose segments take a while to read.
+/// A log with threads on a simulated disk with slow reads of segments.
 fn slow_log(seed: u64) -> (Log, Disk, TopicId, Arc<AtomicU64>) {
     let disk = Disk::new(seed);
     let hook = crate::hooked::Hook::default();
@@ -330,7 +331,7 @@ fn cleaning_takes_no_more_than_its_share_of_the_time() {
     let report = log.clean(&Lives(|_, seq| seq % 5 == 0), &options).unwrap();
     let (took, reads) = (started.elapsed(), reads.load(Ordering::SeqCst));
     assert!(report.segments_rewritten > 3 && reads > 5, "{report:?} {reads}");
-    // What the reads alone took is a fifth at most.
+    // The reads alone take at most a fifth of the time.
     assert!(took >= Duration::from_millis(2) * (reads as u32 - 1) * 4, "{reads} reads in {took:?}");
     let fifths =
         read_from(&log, topic, 1, ReadLimit::default()).iter().filter(|read| read.seq % 5 == 0).count();
@@ -339,9 +340,9 @@ fn cleaning_takes_no_more_than_its_share_of_the_time() {
 }
 
 #[test]
-fn cleaning_an_idle_log_does_not_wait_for_its_housekeeper_to_wake_up() {
+fn cleaning_an_idle_log_does_not_wait_for_the_maintenance_thread() {
     let (log, _disk, topic, _reads) = slow_log(13);
-    // Until the housekeeper has nothing to do any more.
+    // Wait until the maintenance thread is idle.
     std::thread::sleep(Duration::from_millis(300));
     let started = Instant::now();
     for floor in [200, 500, 900, 1_401] {
@@ -372,7 +373,7 @@ fn closing_ends_cleaning_soon_and_nothing_is_written_after_it() {
             let operations = disk.operations();
             let (ended, _) = cleaner.join().unwrap();
             let took = ended.saturating_duration_since(closing);
-            assert!(took < Duration::from_millis(500), "cleaning went on for {took:?}");
+            assert!(took < Duration::from_millis(500), "cleaning continued for {took:?}");
             assert_eq!(disk.operations(), operations);
         });
         assert_eq!(verify_storage(Arc::new(disk), |_| {}).unwrap().faults, []);
@@ -380,7 +381,7 @@ fn closing_ends_cleaning_soon_and_nothing_is_written_after_it() {
 }
 
 #[test]
-fn closing_ends_a_backup_soon_and_leaves_no_half_of_it() {
+fn closing_ends_a_backup_soon_and_leaves_no_part_of_it() {
     let (log, disk, _topic, reads) = slow_log(11);
     let other = log.clone();
     let copy = Disk::new(12);
@@ -398,7 +399,7 @@ fn closing_ends_a_backup_soon_and_leaves_no_half_of_it() {
 }
 
 #[test]
-fn publishing_goes_on_while_the_caller_is_asked() {
+fn publishing_continues_while_liveness_is_evaluated() {
     let rig = Rig::new(10);
     rig.fill("t", 300);
     let other = rig.topic("other");

@@ -1,7 +1,7 @@
-//! The power is cut at every single step of a cleaning, and of a backup, with many draws of what survives.
+//! Cuts the power at every single step of a cleaning and of a backup, with many random outcomes each.
 //!
-//! The random histories of `power_cut.rs` seldom hit the moment between a rename and the sync of its folder; here every moment
-//! is hit.
+//! The random histories of `power_cut.rs` rarely cut the power between a rename and the sync of the folder. These tests do
+//! it at every step.
 
 use crate::support::{Lives, Rig, clean, event, read_all, small_options};
 use prombus_log::storage::SyncPoint;
@@ -13,7 +13,7 @@ const EVENTS: u64 = 260;
 
 type Check = Result<(), String>;
 
-/// Whether ids outlive their events here.
+/// Whether ids are kept after their events were cleaned away.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ids {
     Kept,
@@ -22,7 +22,7 @@ enum Ids {
 
 fn options(ids: Ids) -> Options {
     let dedupe_ms = if ids == Ids::Kept { 1_000_000 } else { 0 };
-    // No checkpoint but those that cleaning writes.
+    // Only cleaning writes checkpoints.
     Options { checkpoint_bytes: 1 << 30, dedupe_ms, ..small_options() }
 }
 
@@ -30,12 +30,13 @@ fn id(number: u64) -> EventId {
     EventId::from_u128(u128::from(number) << 70 | 0xabc)
 }
 
-/// The first half of `t` is all dead, every tenth of the rest lives: there is something to retire and something to rewrite.
+/// The first half of `t` is dead, and every tenth event of the rest lives: some segments are retired and some are
+/// rewritten.
 fn is_live(topic: TopicId, seq: u64) -> bool {
     topic.number() != 1 || (seq > EVENTS / 2 && seq % 10 == 0)
 }
 
-/// A log with something to clean; dead with the power on.
+/// A disk with a log that can be cleaned. Its process was killed.
 fn prepared() -> Disk {
     let rig = Rig::open(&Disk::new(1), options(Ids::Kept)).unwrap();
     let topic = rig.topic("t");
@@ -48,7 +49,7 @@ fn prepared() -> Disk {
     disk
 }
 
-/// Everything that lives is there, and every id is known if it has to be.
+/// Checks that every live event exists, and that every id is known if ids are kept.
 fn check(disk: &Disk, ids: Ids, what: &str) -> Check {
     let report = verify_storage(Arc::new(disk.fork()), |_| {}).map_err(|error| format!("{what}: {error}"))?;
     if !report.faults.is_empty() {
@@ -75,7 +76,7 @@ fn check(disk: &Disk, ids: Ids, what: &str) -> Check {
     }
 }
 
-/// With all syncs every draw passes; without one it takes some luck to meet what it was for.
+/// The random outcomes to try. Without a sync, only some of them show the loss, so more are tried.
 fn draws(lie: Option<SyncPoint>) -> std::ops::Range<u64> {
     if lie.is_some() { 0..48 } else { 0..8 }
 }
@@ -98,7 +99,7 @@ fn cut_everywhere_in_cleaning(ids: Ids, lie: Option<SyncPoint>) -> Check {
     let report = cleaned.map_err(|error| error.to_string())?;
     assert!(report.segments_retired > 0 && report.segments_rewritten > 1, "{report:?}");
     assert!(steps > 20, "{steps}");
-    // The last steps, where the manifest comes, are the most interesting ones.
+    // The last steps, in which the manifest is written, matter most.
     for step in (1..=steps).rev() {
         for draw in draws(lie) {
             let (disk, _, _) = run(draw, step);
@@ -144,7 +145,7 @@ fn a_cut_at_any_step_of_cleaning_loses_nothing() {
 }
 
 #[test]
-fn a_cut_at_any_step_of_a_backup_leaves_a_whole_one_or_none() {
+fn a_cut_at_any_step_of_a_backup_leaves_a_complete_one_or_none() {
     assert_eq!(cut_everywhere_in_a_backup(None), Ok(()));
 }
 
@@ -165,7 +166,7 @@ fn cleaning_needs_the_sync_of_a_rewritten_segment() {
 
 #[test]
 fn cleaning_needs_the_sync_of_the_folder_after_a_rewritten_segment() {
-    // Where ids are kept, their own sync of the folder comes behind it.
+    // If ids were kept, the sync of the folder for them would follow and make this one unnecessary.
     cleaning_needs(Ids::Forgotten, SyncPoint::RewrittenFolder);
 }
 
@@ -175,7 +176,7 @@ fn cleaning_needs_the_sync_of_kept_ids() {
 }
 
 #[test]
-fn cleaning_needs_the_sync_of_the_folder_before_kept_ids_are_named() {
+fn cleaning_needs_the_sync_of_the_folder_before_the_manifest_lists_kept_ids() {
     cleaning_needs(Ids::Kept, SyncPoint::KeptIndexFolder);
 }
 

@@ -1,4 +1,4 @@
-//! One flipped bit anywhere: it is found and named, the damaged event is never served, and every other one is.
+//! One flipped bit anywhere is found and reported. The damaged event is never served, and all others are.
 
 use crate::support::{Lives, Random, Read, Rig, clean, event, last_commit, read_all, setting, small_options};
 use prombus_log::storage::Storage;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 const TOPICS: [&str; 3] = ["a", "b", "c"];
 
-/// A log with everything in it: several topics, keys, publishers' ids, state records, bodies that imitate frames.
+/// A log with all kinds of content: several topics, keys, publishers' ids, state records, and bodies that imitate frames.
 fn build(seed: u64, close: bool) -> (Disk, BTreeMap<&'static str, Vec<Read>>) {
     let rig = Rig::new(seed);
     let mut random = Random::new(seed);
@@ -53,7 +53,7 @@ fn read_everything(rig: &Rig) -> BTreeMap<&'static str, Vec<Read>> {
         .collect()
 }
 
-/// What of the log is missing after the flip; everything else must be as it was.
+/// Returns the missing events after the flip, and checks that all others are unchanged.
 fn missing(content: &BTreeMap<&'static str, Vec<Read>>, rig: &Rig, place: &str) -> Vec<(&'static str, u64)> {
     let now = read_everything(rig);
     let mut missing = Vec::new();
@@ -68,7 +68,7 @@ fn missing(content: &BTreeMap<&'static str, Vec<Read>>, rig: &Rig, place: &str) 
                 _ => missing.push((*topic, event.seq)),
             }
         }
-        assert_eq!(there.next(), None, "{place}: {topic} has events that never were");
+        assert_eq!(there.next(), None, "{place}: {topic} has events that were never published");
     }
     missing
 }
@@ -128,7 +128,7 @@ fn flip_everywhere(close: bool, flips: u64) {
             let rig = Rig::open(&damaged, options).unwrap_or_else(|error| panic!("{place}: {error}"));
             let missing = missing(&content, &rig, &place);
             if torn_tail_is_cut {
-                // Nothing proves that the last batch was durable: it is cut as a whole, and its bytes are kept.
+                // Nothing proves that the last batch was durable: all of it is cut off, and its bytes are kept.
                 assert!(missing.len() <= 4, "{place}: {missing:?}");
                 let kept = damaged.names().into_iter().any(|name| name.starts_with("cut-"));
                 assert!(kept, "{place}: the cut bytes are not kept: {report:?} {:?}", rig.listener.notices());
@@ -154,7 +154,7 @@ fn flip_everywhere(close: bool, flips: u64) {
             } else {
                 lost_none += 1;
             }
-            // The log is still of use, and a second open says the same.
+            // The log can still be written, and a second open gives the same result.
             rig.fill("a", 1);
         }
     }
@@ -173,7 +173,7 @@ fn a_flipped_bit_anywhere_after_a_crash_costs_at_most_its_own_event_or_the_last_
 }
 
 #[test]
-fn damage_is_named_once_and_counted() {
+fn damage_is_reported_once_and_counted() {
     let (disk, _) = build(3, true);
     let segment = disk.names().into_iter().find(|name| name.ends_with(".seg")).unwrap();
     let bytes = disk.contents(&segment).unwrap();
@@ -192,10 +192,10 @@ fn damage_is_named_once_and_counted() {
 }
 
 #[test]
-fn a_body_that_holds_a_whole_segment_fools_nothing() {
+fn a_body_that_contains_a_whole_segment_is_not_taken_for_frames() {
     let (other, _) = build(4, true);
     let segment = other.names().into_iter().find(|name| name.ends_with(".seg")).unwrap();
-    // Real frames with real checksums, of another log: published as a body.
+    // Valid frames of another log, published as a body.
     let stolen = other.contents(&segment).unwrap()[4096..9000].to_vec();
     let rig = Rig::new(5);
     let topic = rig.fill("t", 3);
@@ -210,18 +210,18 @@ fn a_body_that_holds_a_whole_segment_fools_nothing() {
             let name = disk.names().into_iter().find(|name| name.ends_with(".seg")).unwrap();
             let bytes = disk.contents(&name).unwrap();
             let start = bytes.windows(200).position(|window| *window == stolen[..200]).unwrap() as u64;
-            // The header before the body is gone, so the search for the next frame goes through the body.
+            // The header of the event is damaged, so the search for the next frame scans its body.
             disk.flip_bit(&name, start - 40, 2);
         }
         let rig = Rig::open(&disk, small_options()).unwrap();
-        assert_eq!(rig.log.topics().len(), 1, "topics came out of a body");
+        assert_eq!(rig.log.topics().len(), 1, "a topic was read from a body");
         let events = read_all(&rig.log, topic);
         assert_eq!(events.len(), if damage { 6 } else { 7 });
-        assert!(rig.state.all().is_empty(), "state records came out of a body");
+        assert!(rig.state.all().is_empty(), "state records were read from a body");
     }
 }
 
-/// Without checkpoints all segments are replayed.
+/// Options without checkpoints, so that all segments are replayed.
 fn never_checkpointed() -> Options {
     Options { checkpoint_bytes: 1 << 30, ..small_options() }
 }
@@ -251,7 +251,7 @@ fn a_lost_commit_at_the_end_of_a_segment_costs_nothing_in_the_next() {
 }
 
 #[test]
-fn an_unfinished_first_batch_of_a_segment_is_no_fault() {
+fn an_unfinished_first_batch_of_a_segment_is_not_a_fault() {
     let (survivor, topic, last) = crashed_in_second_segment(7);
     let is_second = |name: &String| {
         let bytes = survivor.contents(name).unwrap();
@@ -275,10 +275,10 @@ fn an_unfinished_first_batch_of_a_segment_is_no_fault() {
 }
 
 #[test]
-fn damage_in_a_rewritten_segment_hides_nothing_behind_it_when_its_index_is_lost() {
+fn damage_in_a_rewritten_segment_hides_no_later_event_when_its_index_is_lost() {
     let rig = Rig::new(8);
     let topic = rig.fill("t", 300);
-    // Runs of events live, with gaps between them.
+    // The live events form runs with gaps between them.
     let report = clean(&rig.log, &Lives(|_, seq| seq > 200 || seq % 20 < 4)).unwrap();
     assert!(report.segments_rewritten > 1, "{report:?}");
     let before: Vec<u64> = read_all(&rig.log, topic).iter().map(|read| read.seq).collect();
@@ -288,7 +288,7 @@ fn damage_in_a_rewritten_segment_hides_nothing_behind_it_when_its_index_is_lost(
     let segment = disk.names().into_iter().find(is_rewritten).unwrap();
     let bytes = disk.contents(&segment).unwrap();
     let body = bytes.windows(9).position(|window| window == b"{\"n\":22,\"").unwrap() as u64;
-    // In the header of seq 22: the search for the next frame begins.
+    // In the header of seq 22, so that the next frame must be searched for.
     disk.flip_bit(&segment, body - 30, 1);
     Storage::remove(&disk, &segment.replace(".seg", ".idx")).unwrap();
     let rig = Rig::open(&disk, Options { tail_bytes: 0, ..small_options() }).unwrap();

@@ -1,4 +1,4 @@
-//! A failed write or fdatasync stops all OKs; reading goes on; opening again recovers.
+//! After a failed write or fdatasync nothing is acknowledged, reading continues, and opening the log again recovers it.
 
 use crate::support::{Random, Rig, event, read_all, small_options};
 use prombus_log::storage::SyncPoint;
@@ -17,8 +17,12 @@ fn a_failed_sync_stops_writing_and_is_never_retried() {
     assert!(matches!(rig.log.wait(ticket), Err(Unavailable::Poisoned(_))));
     let refused = rig.log.try_append(&append, &mut outcomes);
     assert!(matches!(refused, Err(AppendError::Unavailable(Unavailable::Poisoned(_)))), "{refused:?}");
-    assert_eq!(rig.log.step_commit(), Step::Stopped, "a second sync might have called it good");
-    assert_eq!(read_all(&rig.log, topic).len(), 10, "reading goes on, without the event of unknown fate");
+    assert_eq!(rig.log.step_commit(), Step::Stopped, "a second sync might succeed without the lost pages");
+    assert_eq!(
+        read_all(&rig.log, topic).len(),
+        10,
+        "reading continues, without the event that may not be durable"
+    );
     let disk = rig.disk.clone();
     assert!(rig.log.close().is_err());
     let rig = Rig::open(&disk, small_options()).unwrap();
@@ -26,9 +30,9 @@ fn a_failed_sync_stops_writing_and_is_never_retried() {
     rig.fill("t", 1);
 }
 
-/// After a failed fsync the page cache says one thing and the disk another; what recovery serves must be on the disk.
+/// After a failed fsync the page cache and the disk differ. Everything that recovery serves must be on the disk.
 #[test]
-fn what_recovery_serves_after_a_failed_sync_survives_a_power_cut() {
+fn events_served_after_recovery_from_a_failed_sync_survive_a_power_cut() {
     for seed in 0..500 {
         let rig = Rig::new(seed);
         let topic = rig.fill("t", 1 + seed % 20);
@@ -50,9 +54,9 @@ fn what_recovery_serves_after_a_failed_sync_survives_a_power_cut() {
     }
 }
 
-/// Any single file operation may fail: what was acknowledged is there after a restart, and nothing panics.
+/// Any single file operation may fail: acknowledged events exist after a restart, and nothing panics.
 #[test]
-fn an_operation_that_fails_anywhere_loses_nothing_acknowledged() {
+fn a_failed_file_operation_loses_no_acknowledged_event() {
     for seed in 0..2_000 {
         let mut random = Random::new(seed);
         let disk = Disk::new(seed);

@@ -1,5 +1,5 @@
-//! A folder of every format version that ever landed is opened here for ever. `PROMBUS_WRITE_FIXTURE=1` makes the one of the
-//! current version, when there is none.
+//! Opens a folder of every released format version. `PROMBUS_WRITE_FIXTURE=1` writes the folder of the current version if
+//! it does not exist.
 
 use crate::support::{HandClock, Listener, Lives, Remembered, clean, read_all};
 use prombus_log::{Append, EventId, Log, NewEvent, NewState, Options, Outcomes, verify};
@@ -10,7 +10,7 @@ fn fixture(version: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/v{version}"))
 }
 
-/// The log of the fixture, cleaned and backed up: rewritten segments and kept ids.
+/// A backup of the fixture's log after cleaning, with rewritten segments and kept ids.
 fn cleaned_fixture(version: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/v{version}-cleaned"))
 }
@@ -25,7 +25,7 @@ fn options() -> Options {
     }
 }
 
-/// What the fixture holds: event `n` of 1..=300, in topic `n % 2`.
+/// The body of event `n` of 1..=300 in the fixture. Its topic is `topic(n)`.
 fn body(number: u64) -> String {
     format!("{{\"ts\":{},\"topic\":\"{}\",\"payload\":{{\"n\":{number}}}}}", 1_000 + number, topic(number))
 }
@@ -44,7 +44,7 @@ fn key(number: u64) -> Option<String> {
 }
 
 #[test]
-fn the_fixture_of_the_current_version_is_written_when_asked() {
+fn the_fixture_of_the_current_version_is_written_on_request() {
     let folder = fixture(prombus_log::FORMAT_VERSION);
     if std::env::var_os("PROMBUS_WRITE_FIXTURE").is_none() || folder.exists() {
         return;
@@ -72,7 +72,7 @@ fn the_fixture_of_the_current_version_is_written_when_asked() {
     log.close().unwrap();
 }
 
-/// What the cleaned fixture keeps of the events.
+/// Whether the cleaned fixture contains an event.
 fn is_kept(seq: u64) -> bool {
     seq > 60 && (seq > 120 || seq % 8 == 0)
 }
@@ -89,7 +89,7 @@ fn copied(fixture: &Path, name: &str) -> PathBuf {
 }
 
 #[test]
-fn the_cleaned_fixture_of_the_current_version_is_written_when_asked() {
+fn the_cleaned_fixture_of_the_current_version_is_written_on_request() {
     let folder = cleaned_fixture(prombus_log::FORMAT_VERSION);
     if std::env::var_os("PROMBUS_WRITE_FIXTURE").is_none() || folder.exists() {
         return;
@@ -104,7 +104,7 @@ fn the_cleaned_fixture_of_the_current_version_is_written_when_asked() {
 }
 
 #[test]
-fn the_cleaned_fixture_of_version_1_opens_and_holds_what_lives_and_all_ids() {
+fn the_cleaned_fixture_of_version_1_opens_with_all_live_events_and_all_ids() {
     let copy = copied(&cleaned_fixture(1), "cleaned");
     assert_eq!(verify(&copy, |_| {}).unwrap().faults, []);
     let listener = Listener::new();
@@ -130,7 +130,7 @@ fn the_cleaned_fixture_of_version_1_opens_and_holds_what_lives_and_all_ids() {
 }
 
 #[test]
-fn the_fixture_of_version_1_opens_and_holds_what_was_written() {
+fn the_fixture_of_version_1_opens_with_all_events() {
     let copy = copied(&fixture(1), "v1");
     assert_eq!(verify(&copy, |_| {}).unwrap().faults, []);
 

@@ -1,4 +1,5 @@
-//! A full disk refuses publishers, lets consumers go on, and is healed by cleaning or by room.
+//! On a full disk publishers are refused and consumers continue. Publishing resumes when cleaning or an operator frees
+//! space.
 
 use crate::support::{Cut, Lives, Rig, clean, event, read_all, small_options};
 use prombus_log::storage::simulated::Disk;
@@ -6,7 +7,7 @@ use prombus_log::{Append, AppendError, Log, NewState, Notice, OpenError, Outcome
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Publishes until the disk is full; answers how many were taken.
+/// Publishes until the disk is full. Returns how many events were accepted.
 fn fill_up(rig: &Rig, topic: TopicId) -> u64 {
     let append = Append { events: &[event(topic, &[b'x'; 200])], ..Append::default() };
     let mut outcomes = Outcomes::default();
@@ -17,7 +18,7 @@ fn fill_up(rig: &Rig, topic: TopicId) -> u64 {
             Err(error) => panic!("{error}"),
         }
     }
-    panic!("the disk never got full");
+    panic!("the disk was never full");
 }
 
 fn full_rig(seed: u64) -> (Rig, TopicId, u64) {
@@ -33,7 +34,7 @@ fn full_rig(seed: u64) -> (Rig, TopicId, u64) {
 fn a_full_disk_refuses_publishers_and_loses_nothing() {
     let (rig, topic, count) = full_rig(1);
     assert!(count > 50, "{count}");
-    assert!(rig.log.unavailable().is_none(), "a full disk is no poison");
+    assert!(rig.log.unavailable().is_none(), "a full disk does not stop writing for good");
     let notices = rig.listener.notices();
     assert_eq!(notices.iter().filter(|notice| matches!(notice, Notice::StorageFull { .. })).count(), 1);
     let events = read_all(&rig.log, topic);
@@ -48,7 +49,7 @@ fn a_full_disk_refuses_publishers_and_loses_nothing() {
 }
 
 #[test]
-fn state_records_go_on_in_the_reserve_when_publishers_are_refused() {
+fn state_records_use_the_reserve_when_publishers_are_refused() {
     let (rig, topic, count) = full_rig(2);
     for number in 1..=20_u64 {
         let body = number.to_le_bytes();
@@ -69,7 +70,7 @@ fn state_records_go_on_in_the_reserve_when_publishers_are_refused() {
 }
 
 #[test]
-fn cleaning_heals_a_full_disk() {
+fn publishing_resumes_after_cleaning_a_full_disk() {
     let (rig, topic, count) = full_rig(3);
     let report = clean(&rig.log, &Cut(|_| u64::MAX)).unwrap();
     assert!(report.segments_retired > 0, "{report:?}");
@@ -79,18 +80,18 @@ fn cleaning_heals_a_full_disk() {
 }
 
 #[test]
-fn a_disk_without_room_for_a_new_log_is_said_and_left_empty() {
+fn a_disk_without_room_for_a_new_log_is_refused_and_left_empty() {
     let disk = Disk::new(4);
     disk.set_capacity(Some(10_000));
     match Rig::open(&disk, small_options()) {
         Err(error @ OpenError::Full { .. }) => assert!(error.to_string().contains("full"), "{error}"),
         Err(error) => panic!("{error}"),
-        Ok(_) => panic!("it opened"),
+        Ok(_) => panic!("the log opened"),
     }
     assert_eq!(disk.used_bytes(), 0, "{:?}", disk.names());
 }
 
-/// A state whose snapshot does not fit where the rest still does.
+/// A state with a snapshot so large that a checkpoint does not fit on the disk while other files do.
 struct LargeState;
 
 impl State for LargeState {
@@ -137,13 +138,13 @@ fn dead_segments_are_retired_when_there_is_no_room_to_rewrite_the_sparse_ones() 
     let rig = Rig::new(6);
     rig.fill("t", 600);
     rig.disk.set_capacity(Some(rig.disk.used_bytes()));
-    // A few events live in the first segments, and nothing behind them.
+    // A few events live in the first segments, and none in later ones.
     let report = clean(&rig.log, &Lives(|_, seq| seq < 100 && seq % 20 == 0)).unwrap();
     assert!(report.segments_retired > 3, "{report:?}");
     assert!(rig.log.unavailable().is_none());
 }
 
-/// A state that is as large as its newest record.
+/// A state that keeps only its newest record.
 #[derive(Clone, Default)]
 struct Newest(Arc<AtomicU64>);
 
@@ -162,7 +163,7 @@ impl State for Newest {
     }
 }
 
-/// A log whose disk is full, of events or of state records. Returns the number of the last state record.
+/// A log on a disk that is full of events or of state records. Returns the number of the last state record.
 fn fill_with(disk: &Disk, state: &Newest, with_events: bool) -> (Log, u64) {
     let log = Log::open_storage(Arc::new(disk.clone()), small_options(), Box::new(state.clone())).unwrap();
     let topic = log.ensure_topic("t").unwrap();
@@ -191,7 +192,7 @@ fn settle(log: &Log) {
     while log.step_commit() == Step::Worked || log.step_housekeeping() == Step::Worked {}
 }
 
-/// Appends a state record; false when the disk is full.
+/// Appends a state record. Returns false if the disk is full.
 fn put_state(log: &Log, number: u64) -> bool {
     let mut body = [0; 100];
     body[..8].copy_from_slice(&number.to_le_bytes());
@@ -210,7 +211,7 @@ fn put_state(log: &Log, number: u64) -> bool {
 }
 
 #[test]
-fn cleaning_frees_a_disk_that_state_records_alone_have_filled() {
+fn cleaning_frees_a_disk_that_is_full_of_state_records() {
     let (disk, state) = (Disk::new(7), Newest::default());
     let (log, number) = fill_with(&disk, &state, false);
     assert!(number > 200, "{number}");
@@ -218,7 +219,7 @@ fn cleaning_frees_a_disk_that_state_records_alone_have_filled() {
     assert!(report.segments_retired > 1, "{report:?}");
     settle(&log);
     assert!(put_state(&log, number + 1));
-    // Publishers have room again too.
+    // Publishers have room again as well.
     let topic = log.topic("t").unwrap();
     let append = Append { events: &[event(topic, b"x")], ..Append::default() };
     log.try_append(&append, &mut Outcomes::default()).unwrap();
@@ -230,7 +231,7 @@ fn cleaning_frees_a_disk_that_state_records_alone_have_filled() {
 }
 
 #[test]
-fn the_reserve_is_used_again_and_again_while_events_fill_the_disk() {
+fn the_reserve_is_used_repeatedly_while_the_disk_is_full_of_events() {
     let (disk, state) = (Disk::new(8), Newest::default());
     let (log, first) = fill_with(&disk, &state, true);
     let count = log.last_seq(log.topic("t").unwrap());
@@ -244,7 +245,7 @@ fn the_reserve_is_used_again_and_again_while_events_fill_the_disk() {
             assert!(refusals < 200, "cleaning frees nothing: {number} records are written");
             clean(&log, &Cut(|_| 1)).unwrap();
             settle(&log);
-            // What other files gave up is taken by another program.
+            // Another program uses the space that other files freed.
             disk.set_capacity(Some(disk.used_bytes() + 2_000));
         }
     }

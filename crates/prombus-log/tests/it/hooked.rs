@@ -1,5 +1,5 @@
-//! A simulated disk that calls back before each read: to count reads, to refuse them, or to do in the middle of one what
-//! another thread would do.
+//! A simulated disk that calls a hook before each read. A hook can count reads, refuse them, or simulate another thread
+//! that acts during a read.
 
 use crate::support::{Listener, Remembered, Rig};
 use parking_lot::Mutex;
@@ -56,7 +56,7 @@ impl StorageFile for HookedFile {
         self.file.len()
     }
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        // Taken out while it runs: what it does may read too.
+        // The hook is removed while it runs, because it may read too.
         let hook = self.hook.lock().take();
         if let Some(mut hook) = hook {
             let result = hook(&self.name, position..position + buffer.len() as u64);
@@ -77,7 +77,7 @@ impl StorageFile for HookedFile {
     }
 }
 
-/// A log on such a disk.
+/// A log on a hooked disk.
 pub fn hooked(disk: &Disk, options: Options) -> (Rig, Hook) {
     let hook: Hook = Arc::default();
     let listener = Listener::new();

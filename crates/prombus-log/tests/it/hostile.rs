@@ -1,4 +1,4 @@
-//! Files with wrong content under right checksums: nothing panics, hangs or asks for absurd memory.
+//! Files with wrong content but correct checksums: nothing panics, hangs or allocates huge amounts of memory.
 
 use crate::support::{Lives, Random, Rig, clean, event, setting, small_options};
 use prombus_log::storage::simulated::Disk;
@@ -45,7 +45,7 @@ fn u64_in(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
 }
 
-/// Puts an edge value somewhere and makes the checksums right again.
+/// Writes an extreme value somewhere and corrects the checksums.
 fn tamper(name: &str, bytes: &mut [u8], random: &mut Random) {
     let length = bytes.len();
     let edges = [0, 1, u64::MAX, 1 << 63, 0xffff_ffff, 5000, random.next(), 4096, 0x7fff_ffff];
@@ -111,7 +111,7 @@ fn tamper_frame(bytes: &mut [u8], random: &mut Random, put: &mut impl FnMut(&mut
     put_crc(bytes, frame + 4, frame + 8..frame + 64, salt);
 }
 
-/// Everything that a process may do with a folder.
+/// Does everything that a process may do with a folder.
 fn use_it(disk: &Disk, seed: u64) {
     let Ok(rig) = Rig::open(disk, Options { tail_bytes: 0, ..small_options() }) else { return };
     let mut chunk = Chunk::default();
@@ -137,7 +137,7 @@ fn use_it(disk: &Disk, seed: u64) {
 }
 
 #[test]
-fn files_with_wrong_content_under_right_checksums_do_no_harm() {
+fn files_with_wrong_content_and_correct_checksums_do_no_harm() {
     let first = setting("PROMBUS_SEED", 1);
     let count = setting("PROMBUS_HISTORIES", 4_000);
     println!("PROMBUS_SEED={first} PROMBUS_HISTORIES={count}");

@@ -1,4 +1,4 @@
-//! The dump of every kind of file says what is in it, and a damaged one is said to be.
+//! `inspect` prints the content of every kind of file, and shows damage.
 
 use crate::support::{Rig, event};
 use prombus_log::{Append, NewEvent, NewState, inspect};
@@ -38,7 +38,7 @@ fn every_file_of_a_log_can_be_inspected() {
         let text = dump(&path);
         let name = path.file_name().unwrap().to_str().unwrap();
         let expected = match name.rsplit('.').next().unwrap() {
-            "seg" => "header checks",
+            "seg" => "header valid",
             "idx" => "index of segment",
             "ckpt" => "topic 1 \"orders.placed\" last seq",
             "bin" => "3 bytes of an unfinished batch",
@@ -53,7 +53,7 @@ fn every_file_of_a_log_can_be_inspected() {
         "event   topic 1 seq 201",
         "key \"customer-7\"",
         "state   tag 5",
-        "\"orders.placed\" made",
+        "\"orders.placed\" created",
         "commit  batch",
     ] {
         assert!(all.contains(expected), "no {expected:?}");
@@ -65,11 +65,11 @@ fn every_file_of_a_log_can_be_inspected() {
         segment.filter(|path| path.extension().is_some_and(|extension| extension == "seg")).min().unwrap();
     let mut bytes = std::fs::read(&segment).unwrap();
     bytes[4096 + 300] ^= 1;
-    // The salt then comes from the manifest.
+    // With a damaged header the salt comes from the manifest.
     bytes[3] ^= 1;
     std::fs::write(&segment, bytes).unwrap();
     let text = dump(&segment);
-    assert!(text.contains("NO FRAME") || text.contains("DOES NOT CHECK"), "{text}");
+    assert!(text.contains("NO FRAME") || text.contains("BODY DAMAGED"), "{text}");
 
     std::fs::write(folder.join("other.txt"), "hello there").unwrap();
     assert!(inspect(&folder.join("other.txt"), &mut Vec::new()).is_err());

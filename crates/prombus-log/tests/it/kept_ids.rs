@@ -25,7 +25,7 @@ fn publish(rig: &Rig, topic: TopicId, number: u64) -> Outcome {
     rig.put_events(&[NewEvent { id: Some(id(number)), ..event(topic, &[b'x'; 150]) }])[0]
 }
 
-/// 300 events with ids, then as many without any, so that the first lie in sealed segments.
+/// A log with 300 events with ids, and then 300 without, so that the first ones are in sealed segments.
 fn filled(disk: &Disk, clock: &Arc<HandClock>) -> (Rig, TopicId) {
     let rig = open(disk, clock);
     let topic = rig.topic("t");
@@ -59,9 +59,9 @@ fn ids_outlive_cleaning(seed: u64, liveness: &dyn Liveness) {
     check(&rig, topic, "after cleaning");
     rig.settle();
     let memory = rig.log.stats().index_memory_bytes;
-    assert!(memory > 300 * 10 / 8, "the filters count: {memory}");
+    assert!(memory > 300 * 10 / 8, "the memory includes the filters: {memory}");
 
-    // Their files are used again, and the machine is cut off.
+    // The files of the events are recycled, and the power is cut.
     rig.fill("rest", 300);
     check(&rig, topic, "after recycling");
     disk.cut_after(0);

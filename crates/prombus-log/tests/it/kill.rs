@@ -1,4 +1,4 @@
-//! kill -9 of a real process under load, on a real disk, 20 times in a row.
+//! Kills a real process under load with `kill -9`, on a real disk, 20 times in a row.
 
 use crate::support::{Random, event, read_all, setting};
 use prombus_log::{Append, Log, NewEvent, Options, Outcomes, verify};
@@ -27,7 +27,7 @@ fn body(topic: &str, thread: u64, number: u64) -> String {
     )
 }
 
-/// Not a test of its own: the process that is killed. It says on its output what was acknowledged.
+/// Not a test itself: the process that is killed. It prints the acknowledged events.
 #[test]
 fn the_process_that_is_killed() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
@@ -66,7 +66,7 @@ fn the_process_that_is_killed() {
 }
 
 #[test]
-fn kill_9_twenty_times_in_a_row_loses_nothing_acknowledged() {
+fn kill_9_twenty_times_in_a_row_loses_no_acknowledged_event() {
     let seed = setting("PROMBUS_SEED", 1);
     println!("PROMBUS_SEED={seed}");
     let mut random = Random::new(seed);
@@ -87,14 +87,14 @@ fn kill_9_twenty_times_in_a_row_loses_nothing_acknowledged() {
             for line in output.lines() {
                 let Ok(line) = line else { break };
                 let words: Vec<&str> = line.split(' ').collect();
-                // The last line may be cut short by the kill; its crc would be wrong, so only whole ones count.
+                // The kill may cut off the last line, so only complete lines count.
                 if let ["ACK", topic, seq, crc] = words[..]
                     && let (Ok(seq), Ok(crc)) = (seq.parse::<u64>(), crc.parse::<u32>())
                 {
                     lines.push(((topic.to_owned(), seq), crc));
                 }
             }
-            // A line without its end is not an acknowledgement anyone read.
+            // A line without its end is not an acknowledgement.
             lines.pop();
             lines
         });
@@ -117,7 +117,7 @@ fn kill_9_twenty_times_in_a_row_loses_nothing_acknowledged() {
                     assert_eq!(
                         crc32c::crc32c(&read.body),
                         crc,
-                        "round {round}: {name} {} is another",
+                        "round {round}: {name} {} is another event",
                         read.seq
                     );
                 }

@@ -1,4 +1,4 @@
-//! Finding events by id, time and key. (The power-cut suite also compares every look-up with looking at everything.)
+//! Finding events by id, time and key. (The power-cut tests also compare every lookup with a scan of all events.)
 
 use crate::support::{Random, Rig, event, read_all};
 use prombus_log::{EventId, NewEvent};
@@ -29,7 +29,7 @@ fn a_publishers_id_is_a_duplicate_over_the_whole_history_and_after_a_restart() {
     assert_eq!(rig.log.last_seq(topic), 400);
     let other = rig.topic("other");
     let elsewhere = rig.put_events(&[NewEvent { topic: other, ..with_id(ids[0]) }])[0];
-    assert!(!elsewhere.duplicate, "an id counts in its topic only");
+    assert!(!elsewhere.duplicate, "an id is a duplicate only in its own topic");
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn a_duplicate_inside_one_append_and_of_a_pending_append_is_found() {
 }
 
 #[test]
-fn an_id_that_the_log_made_is_a_duplicate_when_it_comes_back() {
+fn a_server_id_is_a_duplicate_when_a_publisher_sends_it() {
     let mut rig = Rig::new(3);
     let topic = rig.fill("t", 150);
     for _ in 0..2 {

@@ -1,4 +1,5 @@
-//! Damage that takes COMMITs along with the events that they name: every lost seq is damaged for readers, named and counted.
+//! Damage that destroys COMMITs together with their events: readers find every lost seq as damaged, and each is reported
+//! and counted.
 
 use crate::support::{Cut, Random, Rig, clean, event, setting, small_options};
 use prombus_log::storage::Storage;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 const TOPICS: [&str; 3] = ["a", "b", "c"];
 
-/// The segment that was being written, and where its last frame ends.
+/// The growing segment, and where its last frame ends.
 fn growing_segment(disk: &Disk, rig: &Rig) -> (String, u64) {
     let topic = rig.topic("end");
     rig.put_events(&[event(topic, b"the very last event")]);
@@ -23,14 +24,14 @@ fn growing_segment(disk: &Disk, rig: &Rig) -> (String, u64) {
     (name, end)
 }
 
-/// Publishes to three topics in turn, one event a batch.
+/// Publishes to three topics in turn, one event per batch.
 fn publish(rig: &Rig, count: u64) {
     for number in 0..count {
         rig.fill(TOPICS[(number % 3) as usize], 1);
     }
 }
 
-/// Publishes until the segment that is being written is new, and then this many more.
+/// Publishes until a new segment is begun, and then `count` more events.
 fn publish_to_new_segment(rig: &Rig, count: u64) {
     let before = rig.log.stats().segments;
     while rig.log.stats().segments == before {
@@ -39,7 +40,7 @@ fn publish_to_new_segment(rig: &Rig, count: u64) {
     publish(rig, count);
 }
 
-/// Every seq that a topic gave out: those that are served, and those that are damaged.
+/// The seqs of a topic that are served, and those that are damaged.
 fn served_and_damaged(rig: &Rig, topic: TopicId, place: &str) -> (BTreeSet<u64>, BTreeSet<u64>) {
     let (mut served, mut damaged) = (BTreeSet::new(), BTreeSet::new());
     let mut chunk = Chunk::default();
@@ -74,7 +75,7 @@ fn destroy(disk: &Disk, name: &str, part: std::ops::Range<u64>, is_cut: bool, ra
     disk.replace(name, bytes);
 }
 
-/// Checks a damaged log against what was published; returns how many events are lost.
+/// Checks a damaged log against the published events. Returns how many events are lost.
 fn check(disk: &Disk, last_seqs: &[(&str, u64)], place: &str) -> u64 {
     let report = verify_storage(Arc::new(disk.clone()), |_| {}).unwrap();
     let options = Options { tail_bytes: 0, checkpoint_bytes: 1 << 30, ..small_options() };
@@ -86,8 +87,8 @@ fn check(disk: &Disk, last_seqs: &[(&str, u64)], place: &str) -> u64 {
         let (served, damaged) = served_and_damaged(&rig, topic, place);
         assert!(served.is_disjoint(&damaged), "{place}: {name}");
         assert_eq!((served.len() + damaged.len()) as u64, last_seq, "{place}: {name}");
-        assert_eq!(named(&rig.listener.faults(), name), damaged, "{place}: {name} by the log");
-        assert_eq!(named(&report.faults, name), damaged, "{place}: {name} by verify");
+        assert_eq!(named(&rig.listener.faults(), name), damaged, "{place}: {name} reported by the log");
+        assert_eq!(named(&report.faults, name), damaged, "{place}: {name} reported by verify");
         lost += damaged.len() as u64;
     }
     assert_eq!(rig.log.stats().corrupt_events, lost, "{place}: {:?}", rig.listener.faults());
@@ -100,7 +101,7 @@ fn last_seqs(rig: &Rig) -> Vec<(&'static str, u64)> {
 }
 
 #[test]
-fn every_event_in_a_damaged_end_of_a_closed_log_is_named_and_counted() {
+fn every_event_in_a_damaged_end_of_a_closed_log_is_reported_and_counted() {
     for is_cut in [false, true] {
         let rig = Rig::new(1);
         publish(&rig, 100);
@@ -112,7 +113,7 @@ fn every_event_in_a_damaged_end_of_a_closed_log_is_named_and_counted() {
         destroy(&disk, &segment, end - 4_000..end, is_cut, &mut Random::new(2));
         let lost = check(&disk, &last_seqs, if is_cut { "cut" } else { "overwritten" });
         assert!((10..30).contains(&lost), "{lost}");
-        // The damage is damage in a backup too.
+        // The events are damaged in a backup too.
         let rig = Rig::open(&disk.fork(), small_options()).unwrap();
         let copy = Disk::new(3);
         rig.log.backup_storage(Arc::new(copy.clone()), &mut |_| {}).unwrap();
@@ -121,7 +122,7 @@ fn every_event_in_a_damaged_end_of_a_closed_log_is_named_and_counted() {
             served_and_damaged(&restored, restored.topic(name), "backup").1.len() as u64
         };
         assert_eq!(last_seqs.iter().map(damaged).sum::<u64>(), lost);
-        // The damage stays known when the log continues and is opened again.
+        // The damage is still found after more appends and another open.
         let rig = Rig::open(&disk, small_options()).unwrap();
         publish(&rig, 3);
         let more: Vec<_> =
@@ -148,7 +149,7 @@ fn a_cleaned_topic_is_not_taken_for_a_damaged_one() {
 }
 
 #[test]
-fn no_damage_anywhere_in_a_closed_log_makes_an_event_pass_as_cleaned() {
+fn no_damage_in_a_closed_log_makes_an_event_seem_cleaned() {
     let seed = setting("PROMBUS_SEED", 5);
     println!("PROMBUS_SEED={seed}");
     let mut random = Random::new(seed);
@@ -176,7 +177,7 @@ fn no_damage_anywhere_in_a_closed_log_makes_an_event_pass_as_cleaned() {
         let damaged = disk.fork();
         destroy(&damaged, name, part, random.one_in(4), &mut random);
         if random.one_in(4) {
-            // All indexes are made again at open, each while its neighbours have none.
+            // The open rebuilds all indexes, so no segment has one while its neighbours' indexes are rebuilt.
             for name in damaged.names().into_iter().filter(|name| name.ends_with(".idx")) {
                 Storage::remove(&damaged, &name).unwrap();
             }
@@ -187,7 +188,7 @@ fn no_damage_anywhere_in_a_closed_log_makes_an_event_pass_as_cleaned() {
 }
 
 #[test]
-fn no_damage_that_a_crash_leaves_to_replay_makes_an_event_pass_as_cleaned() {
+fn no_damage_in_batches_that_are_replayed_after_a_crash_makes_an_event_seem_cleaned() {
     let seed = setting("PROMBUS_SEED", 6);
     println!("PROMBUS_SEED={seed}");
     let mut random = Random::new(seed);
@@ -206,13 +207,13 @@ fn no_damage_that_a_crash_leaves_to_replay_makes_an_event_pass_as_cleaned() {
     let used_bytes = |name: &str| {
         disk.contents(name).unwrap().iter().rposition(|&byte| byte != 0).map_or(0, |at| at as u64 + 1)
     };
-    // The last segment is whole, so that nothing passes as a torn tail.
+    // The last segment is not damaged, so that nothing is taken for a torn tail.
     let is_replayed = |name: &String| name.ends_with(".seg") && *name != growing && used_bytes(name) > 8_000;
     let segments: Vec<String> = disk.names().into_iter().filter(is_replayed).collect();
     let mut most = 0;
     for round in 0..setting("PROMBUS_ROUNDS", 400) {
         let name = &segments[random.below(segments.len() as u64) as usize];
-        // A topic whose record is lost has no name any more.
+        // A topic whose record is lost has another name.
         let first = if *name == segments[0] { 5_000 } else { 4_096 };
         let start = random.between(first, used_bytes(name) - 1);
         let part = start..random.between(start + 1, used_bytes(name));
@@ -220,7 +221,7 @@ fn no_damage_that_a_crash_leaves_to_replay_makes_an_event_pass_as_cleaned() {
         let damaged = disk.fork();
         destroy(&damaged, name, part, random.one_in(4), &mut random);
         if random.one_in(2) {
-            // The crash came before the index was written.
+            // The crash happened before the index was written.
             let _ = Storage::remove(&damaged, &name.replace(".seg", ".idx"));
         }
         most = most.max(check(&damaged, &last_seqs, &place));

@@ -1,4 +1,4 @@
-//! The log from outside: what it promises, on a simulated disk that loses things and on a real one.
+//! Tests of the log through its public API, on a simulated disk that loses unsynced writes and on a real one.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests print their seeds")]

@@ -1,4 +1,4 @@
-//! Folders that cannot be opened get a clear error and stay as they are.
+//! Opening folders: a refused open returns a clear error and does not change the folder.
 
 use crate::support::{Cut, Rig, clean, event, read_all, small_options};
 use prombus_log::storage::simulated::Disk;
@@ -24,9 +24,9 @@ fn refuse(disk: &Disk) -> OpenError {
     let before = contents(disk);
     let error = match Rig::open(disk, small_options()) {
         Err(error) => error,
-        Ok(_) => panic!("it opened"),
+        Ok(_) => panic!("the log opened"),
     };
-    assert_eq!(contents(disk), before, "the folder was touched");
+    assert_eq!(contents(disk), before, "the folder was changed");
     error
 }
 
@@ -50,7 +50,7 @@ fn a_folder_with_other_files_is_not_touched() {
 }
 
 #[test]
-fn a_path_that_is_a_file_is_said() {
+fn a_path_to_a_file_is_refused() {
     let file = scratch("file");
     std::fs::write(&file, "x").unwrap();
     assert!(Log::open(&file, Options::default()).is_err());
@@ -59,7 +59,7 @@ fn a_path_that_is_a_file_is_said() {
 }
 
 #[test]
-fn a_log_is_opened_once_at_a_time() {
+fn a_log_cannot_be_opened_twice_at_a_time() {
     let folder = scratch("locked");
     let options = || Options { segment_bytes: 64 * 1024, reserve_bytes: 8192, ..Options::default() };
     let log = Log::open(&folder, options()).unwrap();
@@ -71,7 +71,7 @@ fn a_log_is_opened_once_at_a_time() {
 }
 
 #[test]
-fn a_log_whose_lock_file_was_deleted_is_still_opened_once_at_a_time() {
+fn a_log_whose_lock_file_was_deleted_cannot_be_opened_twice_at_a_time() {
     let folder = scratch("lock-deleted");
     let options = || Options { segment_bytes: 64 * 1024, reserve_bytes: 8192, ..Options::default() };
     let log = Log::open(&folder, options()).unwrap();
@@ -79,7 +79,7 @@ fn a_log_whose_lock_file_was_deleted_is_still_opened_once_at_a_time() {
     assert!(matches!(Log::open(&folder, options()), Err(OpenError::Locked { .. })));
     assert!(verify(&folder, |_| {}).unwrap_err().to_string().contains("in use"));
     log.close().unwrap();
-    // A build that knows only LOCK has the folder open.
+    // An older build, which locks only LOCK, has the folder open.
     let lock = std::fs::File::create(folder.join("LOCK")).unwrap();
     lock.try_lock().unwrap();
     assert!(matches!(Log::open(&folder, options()), Err(OpenError::Locked { .. })));
@@ -96,7 +96,7 @@ fn a_manifest_that_is_cut_is_read_from_its_first_copy() {
         manifest[..manifest.len() - 512].to_vec(),
         manifest[..manifest.len() / 2].to_vec(),
         [&manifest[..], &[0; 512]].concat(),
-        // The first copy says that it is longer than it is: where the second one starts has to be searched.
+        // The length in the first copy is wrong, so the second copy must be searched for.
         [&manifest[..16], &[0xff], &manifest[17..]].concat(),
     ];
     for (case, bytes) in damaged.into_iter().enumerate() {
@@ -108,7 +108,7 @@ fn a_manifest_that_is_cut_is_read_from_its_first_copy() {
         assert_eq!(read_all(&rig.log, rig.log.topic("t").unwrap()).len(), 150, "case {case}");
         assert_eq!(rig.listener.faults().len(), 1, "case {case}: {:?}", rig.listener.faults());
         rig.log.close().unwrap();
-        // The next manifest is whole again.
+        // The next manifest is intact.
         assert_eq!(verify_storage(Arc::new(disk), |_| {}).unwrap().faults, [], "case {case}");
     }
 }
@@ -130,7 +130,7 @@ fn a_newer_format_is_refused() {
 }
 
 #[test]
-fn a_read_only_folder_is_said() {
+fn a_read_only_folder_is_refused() {
     let disk = closed_log(2);
     disk.set_read_only(true);
     let error = refuse(&disk);
@@ -138,7 +138,7 @@ fn a_read_only_folder_is_said() {
 }
 
 #[test]
-fn a_missing_segment_is_refused_and_named() {
+fn a_missing_segment_is_refused_with_its_name() {
     let disk = closed_log(3);
     let name = disk.names().into_iter().find(|name| name.ends_with(".seg")).unwrap();
     let without = disk.fork();
@@ -176,7 +176,7 @@ fn two_bad_checkpoints_are_refused() {
 }
 
 #[test]
-fn options_that_cannot_work_are_named() {
+fn invalid_options_are_refused_with_their_name() {
     for (options, name) in [
         (Options { segment_bytes: 100, ..Options::default() }, "segment_bytes"),
         (Options { segment_bytes: 1 << 40, ..Options::default() }, "segment_bytes"),
@@ -191,7 +191,7 @@ fn options_that_cannot_work_are_named() {
 }
 
 #[test]
-fn index_files_that_are_gone_are_made_again() {
+fn missing_index_files_are_rebuilt() {
     let disk = closed_log(7);
     let names: Vec<String> = disk.names().into_iter().filter(|name| name.ends_with(".idx")).collect();
     assert!(names.len() >= 2);
@@ -201,11 +201,11 @@ fn index_files_that_are_gone_are_made_again() {
     let rig = Rig::open(&disk, small_options()).unwrap();
     assert_eq!(read_all(&rig.log, rig.log.topic("t").unwrap()).len(), 150);
     assert!(names.iter().all(|name| disk.contents(name).is_some()));
-    assert!(rig.listener.faults().is_empty(), "a missing index is no damage");
+    assert!(rig.listener.faults().is_empty(), "a missing index is not damage");
 }
 
 #[test]
-fn a_segment_size_that_changes_counts_for_new_segments() {
+fn a_changed_segment_size_applies_to_new_segments() {
     let disk = closed_log(8);
     for segment_bytes in [32 * 1024, 9 * 1024, 16 * 1024] {
         let rig = Rig::open(&disk, Options { segment_bytes, ..small_options() }).unwrap();
@@ -217,7 +217,7 @@ fn a_segment_size_that_changes_counts_for_new_segments() {
 }
 
 #[test]
-fn a_spare_of_a_smaller_size_does_not_hold_up_a_large_append() {
+fn a_prepared_segment_of_a_smaller_size_does_not_block_a_large_append() {
     let disk = closed_log(9);
     let rig = Rig::open(&disk, Options { segment_bytes: 256 * 1024, ..small_options() }).unwrap();
     let topic = rig.log.topic("t").unwrap();
@@ -226,7 +226,7 @@ fn a_spare_of_a_smaller_size_does_not_hold_up_a_large_append() {
 }
 
 #[test]
-fn after_close_nothing_is_written_whatever_other_handles_do() {
+fn nothing_is_written_after_close_whatever_other_handles_do() {
     let rig = Rig::new(10);
     let topic = rig.fill("t", 300);
     let other = rig.log.clone();

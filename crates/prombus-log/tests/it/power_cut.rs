@@ -1,13 +1,17 @@
-//! Random histories on the simulated disk, with the power cut at any step, also while the log recovers, and twice in a row.
+//! Random histories on the simulated disk. The power is cut at any step, also during recovery, and twice in a row.
 //!
-//! The rule that is checked: appends are durable in the order they were made. After a cut the log holds exactly the first K of
-//! them, whole, in order, once, with K no smaller than what was acknowledged or seen before the cut. Cleaning may take what is
-//! dead and nothing else, what it took stays away, and the publishers' ids of that stay duplicates. A backup that was answered
-//! with OK holds what was acknowledged before, whatever becomes of its disk. Reads fail at any moment too, for a while or until
-//! the sectors are made readable again: that may refuse an open, an append or a backup, and must cost nothing. `PROMBUS_SEED` and
-//! `PROMBUS_HISTORIES` choose what runs.
+//! These rules are checked:
+//! - Appends become durable in order. After a cut the log contains exactly the first K appends, complete, in order and
+//!   once. K includes every append that was acknowledged or visible before the cut.
+//! - Cleaning removes only dead events. Removed events do not come back, and their publishers' ids are still duplicates.
+//! - A successful backup contains every event that was acknowledged before it, even after a power cut of its disk.
+//! - Reads may fail at any time, for a while or until the sectors are made readable. An open, an append or a backup may
+//!   then be refused, but nothing is lost.
 //!
-//! Here is what a history knows; `life.rs` has its course, `actions.rs` what it does to the log, `checks.rs` what must hold.
+//! `PROMBUS_SEED` and `PROMBUS_HISTORIES` select the histories.
+//!
+//! This file contains the state of a history, `life.rs` its course, `actions.rs` its operations on the log, and `checks.rs`
+//! the checks.
 
 use crate::support::{HandClock, Listener, Random, Read, Remembered, read_all, setting};
 use parking_lot::Mutex;
@@ -31,10 +35,10 @@ mod living;
 use living::{Dead, Living};
 
 const TOPICS: [&str; 4] = ["orders", "heartbeat.received", "t", "process.state"];
-/// Those that are compacted.
+/// The compacted topics.
 const SPARSE: [&str; 2] = ["heartbeat.received", "process.state"];
 
-/// What was appended, whether or not it came to the disk.
+/// An append, durable or not.
 #[derive(Clone)]
 struct Appended {
     ticket: Option<Ticket>,
@@ -57,17 +61,17 @@ struct History {
     random: Random,
     disk: Disk,
     clock: Arc<HandClock>,
-    /// The latest time that the clock showed; it also goes back.
+    /// The latest time of the clock, which sometimes goes back.
     latest_ms: i64,
     options: Options,
     listener: Arc<Listener>,
-    /// Everything appended that may still be there, in order.
+    /// All appends that may exist, in order.
     appended: Vec<Appended>,
-    /// How many of them must be there.
+    /// How many of them must exist.
     durable: usize,
     next_number: u64,
     dead: Dead,
-    /// What cleaning took for good: it must never be served again.
+    /// Events that cleaning removed. They must never be served again.
     removed: HashSet<(&'static str, u64)>,
     lie: Option<SyncPoint>,
     backups: usize,
@@ -77,7 +81,7 @@ struct History {
     refused: Refused,
 }
 
-/// What read errors refused.
+/// The number of operations that were refused because of read errors.
 #[derive(Clone, Copy, Debug, Default)]
 struct Refused {
     opens: u64,
@@ -97,16 +101,16 @@ impl Refused {
     }
 }
 
-/// Topics that are made and deleted again.
+/// Topics that are created and deleted again.
 #[derive(Default)]
 struct PassingTopics {
     made: u64,
     alive: Vec<String>,
-    /// Deleted, and perhaps not durably.
+    /// Deleted topics whose deletion may not be durable.
     deleting: Vec<(Ticket, String)>,
-    /// Deleted for good: they must never come back.
+    /// Durably deleted topics. They must never come back.
     deleted: HashSet<String>,
-    /// The highest internal id that was durable: no new topic may have it or a lower one.
+    /// The highest durable internal id. New topics must have higher ones.
     highest_id: u32,
 }
 
@@ -130,7 +134,7 @@ fn run(seed: u64, lie: Option<SyncPoint>) -> Result<(HashSet<DiskStep>, Refused)
 }
 
 #[test]
-fn power_cuts_lose_nothing_acknowledged_and_leave_nothing_half_there() {
+fn power_cuts_lose_no_acknowledged_append_and_leave_none_incomplete() {
     let first = setting("PROMBUS_SEED", 1);
     let histories = setting("PROMBUS_HISTORIES", 10_000);
     println!("PROMBUS_SEED={first} PROMBUS_HISTORIES={histories}");
@@ -172,7 +176,7 @@ fn power_cuts_lose_nothing_acknowledged_and_leave_nothing_half_there() {
     if histories >= 5_000 {
         let Refused { opens, appends, backups, reads, cleanings } = refused;
         for refused in [opens, appends, backups, reads, cleanings] {
-            assert!(refused > 0, "read errors never mattered: {refused}");
+            assert!(refused > 0, "read errors never refused an operation: {refused}");
         }
         let cuts = cuts.into_inner();
         for step in [
@@ -200,7 +204,7 @@ fn power_cuts_lose_nothing_acknowledged_and_leave_nothing_half_there() {
     }
 }
 
-/// The suite above is worth something only if it fails for a log that leaves out a sync.
+/// Checks that the test above fails for a log that omits a sync. Otherwise it would prove nothing.
 fn fails_without(point: SyncPoint) {
     let first = setting("PROMBUS_SEED", 1);
     for seed in first..first + 3_000 {
@@ -273,8 +277,8 @@ fn without_the_sync_of_a_backup_the_suite_fails() {
     fails_without(SyncPoint::Backup);
 }
 
-/// A hole hides the remains of a torn batch in a segment that an open then sets aside. Later it can be read, and must not be taken
-/// for a segment that was used.
+/// An unreadable range hides the bytes of a torn batch, so an open sets the segment aside. When the range can be read
+/// later, the segment must not be taken for one that was begun.
 #[test]
 fn a_segment_that_an_open_set_aside_stays_empty() {
     assert_eq!(History::new(3_031_107, None).run(), Ok(()));

@@ -1,4 +1,4 @@
-//! The log over files in memory.
+//! The log on storage in memory.
 
 use crate::support::{Cut, Remembered, clean, event, read_all, small_options};
 use prombus_log::storage::RamStorage;
@@ -53,7 +53,7 @@ fn a_log_in_memory_is_complete_when_it_is_opened_again() {
 }
 
 #[test]
-fn a_log_in_memory_runs_with_its_own_threads_and_takes_no_memory_for_prepared_segments() {
+fn a_log_in_memory_runs_with_its_own_threads_and_uses_no_memory_for_prepared_segments() {
     let ram = RamStorage::new();
     let log = open(&ram, Options::default(), &Remembered::default());
     let topic = log.ensure_topic("orders").unwrap();
@@ -63,7 +63,7 @@ fn a_log_in_memory_runs_with_its_own_threads_and_takes_no_memory_for_prepared_se
     log.wait(ticket).unwrap();
     log.close().unwrap();
     assert!(ram.length_bytes() >= 64 << 20, "a segment was prepared");
-    assert!(ram.memory_bytes() < 1 << 20, "{} bytes are taken", ram.memory_bytes());
+    assert!(ram.memory_bytes() < 1 << 20, "{} bytes are used", ram.memory_bytes());
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_full_memory_refuses_publishers_until_cleaning_frees_it() {
 }
 
 #[test]
-fn cleaned_segments_give_their_memory_back() {
+fn cleaning_frees_the_memory_of_segments() {
     let ram = RamStorage::new();
     let log = open(&ram, small_options(), &Remembered::default());
     let topic = log.ensure_topic("orders").unwrap();
@@ -103,5 +103,5 @@ fn cleaned_segments_give_their_memory_back() {
     assert!(full > 200_000, "{full}");
     clean(&log, &Cut(|_| 200)).unwrap();
     settle(&log);
-    assert!(ram.memory_bytes() < full / 3, "{} of {full} bytes are still taken", ram.memory_bytes());
+    assert!(ram.memory_bytes() < full / 3, "{} of {full} bytes are still used", ram.memory_bytes());
 }

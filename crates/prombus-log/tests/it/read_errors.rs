@@ -1,7 +1,7 @@
-//! Reads that fail with EIO, at open and in everything that reads, passing and permanent.
+//! Reads that fail with EIO, transiently or permanently, at open and in all other operations.
 //!
-//! The rule: unreadable is neither damaged nor absent. Nothing acknowledged is lost, passed over, retired or named as damaged;
-//! no seq is given out twice; writing continues; and when the disk can be read again, everything is served.
+//! The rule: unreadable bytes are neither damaged nor absent. No acknowledged event is lost, skipped, retired or reported
+//! as damaged. No seq is assigned twice. Writing continues. When the disk can be read again, everything is served.
 
 use crate::support::{HandClock, Read, Rig, clean, event, small_options};
 use prombus_log::storage::simulated::Disk;
@@ -17,10 +17,10 @@ mod everywhere;
 mod running;
 
 const EIO: i32 = 5;
-/// Seqs of `t` below this one are cleaned in every log that is made here; their ids are kept.
+/// Seqs of `t` below this one are cleaned in every log of these tests. Their ids are kept.
 const FIRST_KEPT: u64 = 60;
 
-/// All reads go to the disk, and ids outlive their events.
+/// Options with which all reads go to the disk, and ids are kept after their events were cleaned away.
 fn options() -> Options {
     Options {
         tail_bytes: 0,
@@ -44,12 +44,12 @@ fn body(topic: &str, number: u64) -> Vec<u8> {
     format!("{{\"{topic}\":{number},\"pad\":\"{}\"}}", "x".repeat(90)).into_bytes()
 }
 
-/// Retention, compaction, or neither, of the topics that are made here.
+/// Which events are dead by retention or compaction.
 #[derive(Clone, Copy, Default)]
 struct Dead {
-    /// Everything of `t` below it is dead.
+    /// All seqs of `t` below this one are dead.
     cut: u64,
-    /// Of `k`, every seq up to it that is not a multiple of ten is dead.
+    /// All seqs of `k` up to this one are dead, except multiples of ten.
     floor: u64,
 }
 
@@ -83,7 +83,7 @@ impl Liveness for Living<'_> {
     }
 }
 
-/// Appends one event of a topic, with its id, key, body and a state record, all of which follow from its number.
+/// Appends one event and a state record. Id, key, body and record are derived from the number.
 fn put(rig: &Rig, topic: &str, number: u64) -> Result<(), AppendError> {
     let id_of_topic = rig.topic(topic);
     let (key, body) = (key(number), body(topic, number));
@@ -108,7 +108,7 @@ fn put(rig: &Rig, topic: &str, number: u64) -> Result<(), AppendError> {
     }
 }
 
-/// How a log was left.
+/// How the log ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
     Closed,
@@ -169,12 +169,12 @@ fn is_eio(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(EIO)
 }
 
-/// Whether an open was refused because of something that cannot be read, with the file's name.
+/// Whether an open was refused because of an unreadable file, with the file's name in the error.
 fn is_unreadable(error: &OpenError) -> bool {
     matches!(error, OpenError::Unreadable { file, .. } if !file.is_empty())
 }
 
-/// Tries again until the disk can be read.
+/// Retries until the disk can be read.
 fn patiently<T, E>(
     what: &str,
     mut attempt: impl FnMut() -> Result<T, E>,
@@ -189,7 +189,7 @@ where
             Err(error) => assert!(is_allowed(&error), "{what}: {error}"),
         }
     }
-    panic!("{what}: the error does not pass");
+    panic!("{what}: the error persists");
 }
 
 fn is_read_error(error: &ReadError) -> bool {
@@ -201,13 +201,13 @@ fn is_read_error(error: &ReadError) -> bool {
     }
 }
 
-/// Opens a log, again and again while parts of it cannot be read.
+/// Opens a log, and retries while parts of it cannot be read.
 fn open_patiently(disk: &Disk) -> Rig {
     patiently("open", || Rig::open(disk, options()), is_unreadable)
 }
 
-/// Reads a topic to its end, and tries again what cannot be read. Nothing may be called damaged; what is called cleaned is
-/// returned too.
+/// Reads a topic to its end, and retries failed reads. No event may be reported as damaged. Also returns the seqs that are
+/// reported as cleaned.
 fn read_patiently(log: &Log, topic: TopicId) -> (Vec<Read>, Vec<u64>) {
     let (mut events, mut cleaned) = (Vec::new(), Vec::new());
     let mut chunk = Chunk::default();
@@ -236,7 +236,7 @@ fn read_patiently(log: &Log, topic: TopicId) -> (Vec<Read>, Vec<u64>) {
     }
 }
 
-/// The log holds everything but what is dead, whatever the disk does meanwhile, and no fault was found.
+/// Checks that the log contains every live event, even if reads fail meanwhile, and that no fault was found.
 fn check(rig: &Rig, dead: Dead, extra: u64) {
     for (name, last) in TOPICS {
         let Some(topic) = rig.log.topic(name) else {
@@ -249,7 +249,7 @@ fn check(rig: &Rig, dead: Dead, extra: u64) {
         let living = Living { log: &rig.log, dead };
         let is_dead = |seq| seq < living.first_live(topic) || !living.is_live(topic, seq);
         for seq in cleaned {
-            assert!(is_dead(seq), "{name}: seq {seq} was passed over as cleaned");
+            assert!(is_dead(seq), "{name}: seq {seq} was skipped as cleaned");
         }
         let mut events = events.iter().peekable();
         for seq in 1..=last {
@@ -263,7 +263,7 @@ fn check(rig: &Rig, dead: Dead, extra: u64) {
     check_health(rig);
 }
 
-/// Like [`check`], of a log that was just opened: it has all state records too.
+/// Like [`check`], for a log that was just opened. Also checks its state records.
 fn check_opened(rig: &Rig, dead: Dead, extra: u64) {
     let states = rig.state.all();
     assert!(states.iter().copied().eq(1..=150 + extra), "state records up to {:?}", states.last());
@@ -277,7 +277,8 @@ fn check_health(rig: &Rig) {
     assert_eq!(rig.log.stats().faults, 0);
 }
 
-/// Publishing an event once more is a duplicate, or refused while that cannot be looked up: it is never taken as new.
+/// Checks that publishing an event again is a duplicate, or is refused while the id cannot be looked up. It must never
+/// count as new.
 fn check_duplicate(rig: &Rig, number: u64) {
     let topic = rig.log.topic("t").unwrap();
     let events = [NewEvent { id: Some(id(number)), ..event(topic, b"again") }];

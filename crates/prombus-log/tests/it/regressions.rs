@@ -1,4 +1,4 @@
-//! Faults that were found by review, each with the test that found it.
+//! Regression tests. The comment of a test describes the fault that it prevents.
 
 use crate::hooked::{Hook, Hooked, hooked};
 use crate::support::*;
@@ -7,12 +7,12 @@ use prombus_log::*;
 use std::io;
 use std::sync::Arc;
 
-/// All of one topic is dead.
+/// Cleans with all events of one topic dead.
 fn clean_without(rig: &Rig, topic: u32) -> CleanReport {
     clean(&rig.log, &Cut(|id: TopicId| if id.number() == topic { u64::MAX } else { 1 })).unwrap()
 }
 
-/// A read skips an event that is committed while it finds out that all before it is cleaned.
+/// A read skipped an event that was committed while the read found all earlier events cleaned.
 #[test]
 fn a_read_never_skips_a_new_event() {
     let options = Options { tail_bytes: 0, index_cache_bytes: 0, ..small_options() };
@@ -46,13 +46,13 @@ fn a_read_never_skips_a_new_event() {
     assert_eq!(rig.log.last_seq(gone), last + 1);
     assert!(
         chunk.len() == 1 || chunk.next_seq() <= last + 1,
-        "seq {} was passed over: {:?}",
+        "seq {} was skipped: {:?}",
         last + 1,
         chunk.missing()
     );
 }
 
-/// After a damaged COMMIT and a clean close the batch's events are gone and its seqs are given again.
+/// After a damaged COMMIT and a clean close, the events of the batch were lost and their seqs were assigned again.
 #[test]
 fn events_of_a_batch_with_a_damaged_commit_survive_a_clean_close() {
     let options = || Options { checkpoint_bytes: 1 << 30, ..small_options() };
@@ -62,7 +62,7 @@ fn events_of_a_batch_with_a_damaged_commit_survive_a_clean_close() {
     rig.log.close().unwrap(); // checkpoint at seq 5
     let rig = Rig::open(&disk, options()).unwrap();
     rig.fill("t", 1); // seq 6: acknowledged
-    // A second batch is written and torn by a crash: the open cuts it and seals the segment behind seq 6.
+    // A second batch is torn by a crash: the open cuts it off and seals the segment after seq 6.
     let survivor = rig.disk.fork();
     rig.disk.cut_after(0);
     drop(rig);
@@ -79,7 +79,7 @@ fn events_of_a_batch_with_a_damaged_commit_survive_a_clean_close() {
     drop(rig);
     disk.flip_bit(&name, last_commit(&disk, &name) + 30, 1);
     let rig = Rig::open(&disk, options()).unwrap();
-    assert_eq!(read_all(&rig.log, topic).len(), 6, "the event itself is fine");
+    assert_eq!(read_all(&rig.log, topic).len(), 6, "the event itself is intact");
     rig.log.close().unwrap();
     let rig = Rig::open(&disk, options()).unwrap();
     let seqs: Vec<u64> = read_all(&rig.log, topic).iter().map(|read| read.seq).collect();
@@ -87,9 +87,9 @@ fn events_of_a_batch_with_a_damaged_commit_survive_a_clean_close() {
     assert_eq!((seqs, next), (vec![1, 2, 3, 4, 5, 6], 7));
 }
 
-/// One unreadable sector of an old segment: cleaning stops all writing.
+/// One unreadable sector of an old segment made cleaning stop all writing.
 #[test]
-fn a_bad_sector_met_by_cleaning_does_not_stop_writing() {
+fn a_bad_sector_found_by_cleaning_does_not_stop_writing() {
     let (rig, hook) = hooked(&Disk::new(3), small_options());
     let _topic = rig.fill("t", 300);
     let first = rig.disk.names().into_iter().find(|name| name.ends_with(".seg")).unwrap();
@@ -102,7 +102,7 @@ fn a_bad_sector_met_by_cleaning_does_not_stop_writing() {
     assert_eq!(rig.log.unavailable(), None);
 }
 
-/// An index that is rebuilt in memory answers for duplicates also when another segment is cleaned meanwhile.
+/// While an index was rebuilt in memory and another segment was cleaned, duplicates were not found.
 #[test]
 fn a_duplicate_is_found_while_its_index_is_rebuilt() {
     let options = Options { tail_bytes: 0, index_cache_bytes: 0, ..small_options() };
@@ -114,7 +114,7 @@ fn a_duplicate_is_found_while_its_index_is_rebuilt() {
     rig.fill("t", 300);
     let again = [NewEvent { id: Some(id), ..event(topic, b"once") }];
     assert!(rig.put_events(&again)[0].duplicate);
-    // Damage all index files behind the head and filters; one look-up has them rebuilt in memory.
+    // Damage all index files after the head and filters. One lookup makes the log rebuild them in memory.
     for name in rig.disk.names().into_iter().filter(|name| name.ends_with(".idx")) {
         let length = rig.disk.contents(&name).unwrap().len() as u64;
         for position in 512 + 64..length {
@@ -129,7 +129,7 @@ fn a_duplicate_is_found_while_its_index_is_rebuilt() {
     assert!(outcomes[0].duplicate, "{:?}", outcomes[0]);
 }
 
-/// On a full disk a topic can be deleted, so that cleaning has something to clean.
+/// On a full disk it must be possible to delete a topic, so that cleaning can free space.
 #[test]
 fn a_topic_can_be_deleted_on_a_full_disk() {
     let rig = Rig::new(7);
@@ -147,9 +147,9 @@ fn a_topic_can_be_deleted_on_a_full_disk() {
     assert!(deleted.is_ok(), "{deleted:?}");
 }
 
-/// A clean log whose newer checkpoint is damaged: verify does not look behind the older one.
+/// In a clean log whose newer checkpoint is damaged, verify did not read beyond the older checkpoint.
 #[test]
-fn verify_finds_damage_behind_the_older_checkpoint() {
+fn verify_finds_damage_after_the_older_checkpoint() {
     let options = || Options { checkpoint_bytes: 1 << 30, ..small_options() };
     let rig = Rig::open(&Disk::new(8), options()).unwrap();
     let _topic = rig.fill("t", 5);
@@ -170,7 +170,7 @@ fn verify_finds_damage_behind_the_older_checkpoint() {
     assert!(report.faults.iter().any(|fault| fault.file == name), "{:?}", report.faults);
 }
 
-/// One flipped bit in a prepared segment, and a torn last batch is no longer cut: half of an append is served.
+/// With one flipped bit in a prepared segment, a torn last batch was not cut off, and a part of an append was served.
 #[test]
 fn a_torn_batch_is_cut_also_when_a_prepared_segment_is_damaged() {
     let options = || Options { checkpoint_bytes: 1 << 30, ..small_options() };
@@ -187,7 +187,7 @@ fn a_torn_batch_is_cut_also_when_a_prepared_segment_is_damaged() {
     drop(rig);
     let name = disk.names().into_iter().find(|name| name.ends_with(".seg")).unwrap();
     let mut bytes = disk.contents(&name).unwrap();
-    // As if only the first half of that batch had come to the disk.
+    // As if only the first half of that batch had reached the disk.
     let half = bytes.windows(11).position(|w| w == b"second half").unwrap() - 64;
     bytes[half..].fill(0);
     disk.replace(&name, bytes);
@@ -195,17 +195,17 @@ fn a_torn_batch_is_cut_also_when_a_prepared_segment_is_damaged() {
     assert!(disk.contents(&spare).unwrap()[4096..].iter().all(|&b| b == 0));
     disk.flip_bit(&spare, 9000, 0);
     let rig = Rig::open(&disk, options()).unwrap();
-    assert_eq!(read_all(&rig.log, topic).len(), 3, "half of an append is there");
+    assert_eq!(read_all(&rig.log, topic).len(), 3, "a part of an append exists");
 }
 
-/// A segment with one batch whose COMMIT is damaged, and a later segment begun: the batch was durable, but is cut.
+/// The only batch of a segment was cut off because its COMMIT was damaged, although a later segment was begun.
 #[test]
 fn a_batch_is_not_cut_when_a_later_segment_is_begun() {
     let options = || Options { checkpoint_bytes: 1 << 30, prepared_segments: 3, ..small_options() };
     let rig = Rig::open(&Disk::new(10), options()).unwrap();
     let topic = rig.fill("t", 3);
     let big = vec![b'b'; 11_000];
-    // No housekeeping in between: the manifest knows of no seal.
+    // No maintenance between the appends, so the manifest does not contain the sealed length.
     for body in [&big[..], &big[..], &big[..]] {
         rig.log
             .try_append(
@@ -228,9 +228,9 @@ fn a_batch_is_not_cut_when_a_later_segment_is_begun() {
     assert_eq!(seqs, [1, 2, 3, 4, 5, 6]);
 }
 
-/// An unreadable sector of an index, which is only a cache, keeps the log from opening.
+/// An unreadable sector of an index, which can be rebuilt, prevented the log from opening.
 #[test]
-fn an_unreadable_index_does_not_keep_the_log_from_opening() {
+fn an_unreadable_index_does_not_prevent_the_log_from_opening() {
     let rig = Rig::new(11);
     rig.fill("t", 300);
     let disk = rig.disk.clone();
@@ -245,9 +245,10 @@ fn an_unreadable_index_does_not_keep_the_log_from_opening() {
     assert!(opened.is_ok(), "{:?}", opened.err());
 }
 
-/// One unreadable sector of a segment: a reader learns which events it holds, and can read all others.
+/// With one unreadable sector in a segment, a reader must learn which events are in it, and must be able to read all
+/// others.
 #[test]
-fn an_unreadable_sector_holds_up_its_events_only() {
+fn an_unreadable_sector_blocks_only_its_own_events() {
     let options = Options { tail_bytes: 0, ..small_options() };
     let rig = Rig::open(&Disk::new(12), options).unwrap();
     let topic = rig.fill("t", 300);
@@ -258,7 +259,7 @@ fn an_unreadable_sector_holds_up_its_events_only() {
     while from <= 300 {
         match rig.log.read(topic, from, ReadLimit { events: 1, bytes: 1 }, &mut chunk) {
             Ok(()) => {
-                assert_eq!(chunk.missing(), [], "what cannot be read is neither damaged nor cleaned");
+                assert_eq!(chunk.missing(), [], "unreadable events are neither damaged nor cleaned");
                 seen += chunk.len() as u64;
                 from = chunk.next_seq();
             }
@@ -279,10 +280,10 @@ fn an_unreadable_sector_holds_up_its_events_only() {
     assert_eq!(rig.log.read_health().events_unreadable, 0);
 }
 
-/// A batch with a damaged COMMIT in a log that was closed cleanly, opened from the older checkpoint: the first open serves
-/// it, a crash later the second open cuts it as a torn tail.
+/// A batch with a damaged COMMIT in a cleanly closed log that was opened from the older checkpoint: the first open served
+/// the batch, and after a crash the second open cut it off as a torn tail.
 #[test]
-fn what_an_open_served_the_next_one_serves_too() {
+fn events_served_after_an_open_are_served_after_the_next_one() {
     let options = || Options { checkpoint_bytes: 1 << 30, ..small_options() };
     let rig = Rig::open(&Disk::new(20), options()).unwrap();
     let topic = rig.fill("t", 6);
@@ -302,7 +303,7 @@ fn what_an_open_served_the_next_one_serves_too() {
 }
 
 #[test]
-fn an_id_that_the_log_made_and_told_is_a_duplicate_before_it_is_durable() {
+fn a_server_id_that_was_returned_is_a_duplicate_before_it_is_durable() {
     let rig = Rig::new(13);
     let topic = rig.fill("t", 1);
     let mut outcomes = Outcomes::default();
@@ -314,7 +315,7 @@ fn an_id_that_the_log_made_and_told_is_a_duplicate_before_it_is_durable() {
     assert_eq!((outcome.seq, outcome.duplicate), (2, true));
 }
 
-/// Publishes while it is asked, as other threads would.
+/// Publishes while liveness is evaluated, as other threads would.
 struct Busy<'a> {
     log: &'a Log,
     topic: TopicId,
@@ -344,7 +345,7 @@ impl Liveness for Busy<'_> {
 }
 
 #[test]
-fn checkpoints_go_on_while_cleaning_runs() {
+fn checkpoints_continue_while_cleaning_runs() {
     let rig = Rig::new(6);
     let topic = rig.fill("t", 400);
     let checkpoints =

@@ -1,4 +1,4 @@
-//! Looking up ids that the log made: at the same cost wherever they are, and without blocking who must not wait.
+//! Lookups of server ids: their cost does not depend on the position, and `try_append` does not block for them.
 
 use crate::support::{event, small_options};
 use prombus_log::storage::simulated::Disk;
@@ -47,7 +47,7 @@ fn ids_of_a_large_recent_batch_are_looked_up_as_fast_as_others() {
     let events = vec![event(topic, &[b'x'; 90]); 100_000];
     let made = append(&log, &events);
     let started = Instant::now();
-    // In order, as an import does, and the other way round.
+    // In order, as an import does, and in reverse order.
     for part in made.chunks(1_000) {
         let again: Vec<NewEvent<'_>> =
             part.iter().map(|it| NewEvent { id: Some(it.id), ..event(topic, b"again") }).collect();
@@ -57,7 +57,7 @@ fn ids_of_a_large_recent_batch_are_looked_up_as_fast_as_others() {
     for first in made.iter().rev().step_by(10) {
         assert_eq!(log.find_id(topic, first.id).expect("reads"), Some(first.seq));
     }
-    // Walking through the batch for each takes about a minute.
+    // A scan of the batch for each id would take about a minute.
     assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
 }
 
@@ -70,7 +70,7 @@ impl Observer for Rooms {
     }
 }
 
-/// Waits for something that another thread does.
+/// Waits until a condition holds, which another thread makes true.
 fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
@@ -80,7 +80,7 @@ fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
-fn try_append_does_not_wait_for_a_sync_to_know_an_id() {
+fn try_append_does_not_wait_for_a_sync_to_look_up_an_id() {
     let disk = Disk::new(2);
     let rooms = Arc::new(Rooms::default());
     let mut options = small_options();
@@ -109,23 +109,23 @@ fn try_append_does_not_wait_for_a_sync_to_know_an_id() {
     let rooms_before = rooms.0.load(Ordering::SeqCst);
     disk.hold_syncs(false);
     log.wait(ticket).expect("is durable");
-    soon("it is told when to try again", || rooms.0.load(Ordering::SeqCst) > rooms_before);
-    let known = again(&log).expect("is durable by now");
+    soon("the observer is told when to try again", || rooms.0.load(Ordering::SeqCst) > rooms_before);
+    let known = again(&log).expect("the batch is durable at this point");
     assert_eq!((known.seq, known.duplicate), (made.seq, true));
     log.close().expect("closes");
 }
 
 #[test]
-fn an_id_above_all_that_the_log_made_is_not_waited_for() {
+fn an_append_does_not_wait_for_an_id_above_all_server_ids() {
     let log = Log::open_storage(Arc::new(Disk::new(3)), small_options(), Box::new(prombus_log::NoState))
         .expect("opens");
     while log.step_housekeeping() == Step::Worked {}
     let topic = log.ensure_topic("t").expect("makes a topic");
     let made = append(&log, &[event(topic, b"first")])[0];
-    // Looks like one that the log made: found by trying.
+    // An id that looks like a server id, found by trial.
     let high = made.id.as_u128() + (1 << 100);
     let own = (0..200_000_u128).map(|at| prombus_log::EventId::from_u128(high + at));
-    let own = own.clone().find(|&id| log.is_own_id(id)).expect("one in 65,536 passes the check");
+    let own = own.clone().find(|&id| log.is_own_id(id)).expect("one id in 65,536 passes the check");
     let mut outcomes = Outcomes::default();
     let pending = [event(topic, b"pending")];
     log.try_append(&Append { events: &pending, ..Append::default() }, &mut outcomes).expect("appends");

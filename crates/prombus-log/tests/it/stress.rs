@@ -1,4 +1,4 @@
-//! Real threads on a real disk: publishers, readers, the committer, the housekeeper and a cleaner at once.
+//! Real threads on a real disk: publishers, readers, the committer, the maintenance thread and a cleaner at the same time.
 
 use crate::support::{Lives, Random, SetOnDrop, clean, event, read_all, setting};
 use prombus_log::{
@@ -28,7 +28,7 @@ fn options() -> Options {
     }
 }
 
-/// A body that says which seq it must have got.
+/// Publishes a few events, waits until they are durable, and returns id, seq and whether it is a duplicate, for each.
 fn publish(
     log: &Log,
     topic: TopicId,
@@ -53,7 +53,7 @@ fn publish(
     outcomes.iter().map(|outcome| (outcome.id, outcome.seq, outcome.duplicate)).collect()
 }
 
-/// Follows a topic live; every seq comes once, in order, or is said to be cleaned.
+/// Follows a topic, and checks that every seq is read once and in order, or is reported as cleaned.
 fn follow(log: &Log, topic: TopicId, done: &AtomicBool) -> u64 {
     let mut chunk = Chunk::default();
     let mut next = 1;
@@ -160,7 +160,7 @@ fn run(name: &str, ids: bool, liveness: Option<&dyn LivenessOf>) {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// What lives at a moment.
+/// The liveness at a point in time.
 trait LivenessOf: Sync {
     fn now(&self, log: &Log) -> Box<dyn Liveness>;
 }
@@ -181,6 +181,6 @@ fn publishers_with_the_same_ids_and_live_readers_agree_on_every_seq() {
 }
 
 #[test]
-fn readers_are_not_pulled_out_from_under_by_cleaning() {
+fn cleaning_does_not_disturb_readers() {
     run("clean", false, Some(&Recent));
 }

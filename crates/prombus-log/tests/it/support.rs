@@ -1,4 +1,5 @@
-//! What the tests share: a small log, a clock that is moved by hand, a state that remembers, an observer that listens.
+//! Shared by the tests: a small log, a manual clock, a state that keeps its records, and an observer that keeps its
+//! notices.
 
 use parking_lot::Mutex;
 use prombus_log::storage::simulated::Disk;
@@ -10,7 +11,7 @@ use prombus_log::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-/// A repeatable source of choices.
+/// A seeded random generator.
 #[derive(Clone)]
 pub struct Random(u64);
 
@@ -44,7 +45,7 @@ impl Random {
     }
 }
 
-/// A clock that stands until it is moved.
+/// A clock that changes only when it is moved.
 #[derive(Default)]
 pub struct HandClock(AtomicI64);
 
@@ -64,7 +65,7 @@ impl Clock for HandClock {
     }
 }
 
-/// Remembers every notice.
+/// Keeps every notice.
 #[derive(Default)]
 pub struct Listener {
     notices: Mutex<Vec<Notice>>,
@@ -79,7 +80,7 @@ impl Listener {
         self.notices.lock().clone()
     }
 
-    /// What was named as damaged.
+    /// The damage that was reported.
     pub fn faults(&self) -> Vec<prombus_log::Fault> {
         let faults = self.notices();
         faults
@@ -97,7 +98,7 @@ impl Observer for Listener {
     }
 }
 
-/// A state that remembers every record it was given, in order.
+/// A state that keeps every record, in order.
 #[derive(Clone, Default)]
 pub struct Remembered(pub Arc<Mutex<Vec<u64>>>);
 
@@ -115,7 +116,7 @@ impl State for Remembered {
     }
 
     fn apply(&mut self, tag: u32, body: &[u8]) {
-        // A record with another one's tag, or none of ours, is remembered as what no test expects.
+        // A record with an unexpected tag or body is kept as a value that no test expects.
         let number = body.try_into().map_or(u64::MAX, u64::from_le_bytes);
         self.0.lock().push(if tag == number as u32 { number } else { u64::MAX });
     }
@@ -127,7 +128,7 @@ impl State for Remembered {
     }
 }
 
-/// Options of a log that is small enough to roll, checkpoint and clean all the time.
+/// Options of a log that is small enough to roll, write checkpoints and clean often.
 pub fn small_options() -> Options {
     Options {
         segment_bytes: 16 * 1024,
@@ -162,7 +163,7 @@ impl Rig {
         Self::open(&Disk::new(seed), small_options()).unwrap()
     }
 
-    /// Does all the work there is.
+    /// Commits and does background work until there is none left.
     pub fn settle(&self) {
         while self.log.step_commit() == Step::Worked || self.log.step_housekeeping() == Step::Worked {}
     }
@@ -185,7 +186,7 @@ impl Rig {
         self.put(&Append { events, ..Append::default() })
     }
 
-    /// `count` events of a topic, one a batch, with bodies that say which they are.
+    /// Appends `count` events to a topic, one per batch, with different bodies.
     pub fn fill(&self, topic: &str, count: u64) -> TopicId {
         let topic = self.topic(topic);
         for _ in 0..count {
@@ -220,7 +221,7 @@ pub fn event(topic: TopicId, body: &[u8]) -> NewEvent<'_> {
     NewEvent { topic, id: None, ts: 0, key: None, body, tombstone: false }
 }
 
-/// An event that was read, with everything in it.
+/// An owned copy of an event that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Read {
     pub seq: u64,
@@ -266,7 +267,7 @@ pub fn read_from(log: &Log, topic: TopicId, from: u64, limit: ReadLimit) -> Vec<
     }
 }
 
-/// Says of every event by itself whether it lives: compaction.
+/// Compaction: decides for each event whether it lives.
 pub struct Lives<F>(pub F);
 
 impl<F: Fn(TopicId, u64) -> bool> Liveness for Lives<F> {
@@ -291,7 +292,7 @@ impl<F: Fn(TopicId, u64) -> bool> Liveness for Lives<F> {
     }
 }
 
-/// Says of every topic where it is cut: retention.
+/// Retention: decides for each topic which seq is the first live one.
 pub struct Cut<F>(pub F);
 
 impl<F: Fn(TopicId) -> u64> Liveness for Cut<F> {
@@ -312,7 +313,7 @@ impl<F: Fn(TopicId) -> u64> Liveness for Cut<F> {
     }
 }
 
-/// Cleans as fast as it goes.
+/// Cleans without rests.
 pub fn clean(log: &Log, liveness: &dyn Liveness) -> Result<CleanReport, Unavailable> {
     let mut options = CleanOptions::default();
     options.duty_percent = 100;

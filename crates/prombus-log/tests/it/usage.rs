@@ -1,4 +1,4 @@
-//! What each topic takes, by the indexes.
+//! The size of each topic, according to the indexes.
 
 use crate::support::{Cut, Rig, clean, event, small_options};
 use prombus_log::storage::simulated::Disk;
@@ -43,7 +43,7 @@ fn the_first_seq_within_a_size_keeps_about_that_much() {
     }
     let within = |bytes| rig.log.first_within_bytes(topic, bytes).unwrap();
     assert_eq!(within(u64::MAX), 1);
-    assert_eq!(within(0), 600, "the newest event stays whatever it takes");
+    assert_eq!(within(0), 600, "the newest event is always included");
     for kept in [1, 7, 100, 333, 599] {
         let first = within(kept * 200);
         assert!(first.abs_diff(601 - kept) <= 1, "{kept} events fit: {first}");

@@ -1,14 +1,14 @@
-//! What is left to chance: which unsynced sectors and names survive a power cut.
+//! Random decisions: which unsynced sectors and names survive a power cut.
 
-/// How much of what was not synced survives. Independent coins alone would hardly ever keep all, nothing, or
-/// a clean prefix of many sectors, and those are what real disks do most.
+/// Which unsynced sectors or names survive. Independent decisions alone would hardly ever keep all of them, none of them,
+/// or a prefix, which are the most frequent outcomes on real disks.
 #[derive(Clone, Copy)]
 pub(super) enum Fate {
     Lost,
     Kept,
-    /// Only so many, from the first on.
+    /// Only this many, from the first on.
     First(usize),
-    /// Each with this chance.
+    /// Each with this probability.
     Each {
         eighths: u64,
     },
@@ -26,7 +26,7 @@ impl Fate {
         }
     }
 
-    /// One fate for all files and names, or `None` when each draws its own.
+    /// One fate for all files and names, or `None` if each file draws its own.
     pub(super) fn draw_for_the_disk(chance: &mut Random) -> Option<Self> {
         match chance.below(8) {
             0 => Some(Self::Lost),
@@ -45,7 +45,7 @@ impl Fate {
     }
 }
 
-/// splitmix64: small, fast, and its numbers do not repeat.
+/// splitmix64: small, fast, and without repeated numbers.
 #[derive(Clone)]
 pub(super) struct Random {
     pub(super) state: u64,
@@ -60,7 +60,7 @@ impl Random {
         bits ^ (bits >> 31)
     }
 
-    /// A number below `limit`, which is small and not 0.
+    /// A number below `limit`, which must be small and not 0.
     pub(super) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
@@ -69,7 +69,7 @@ impl Random {
         usize::try_from(self.below(limit as u64)).expect("less than a usize")
     }
 
-    /// None, all or some of `length`.
+    /// A number from 0 to `length`, often one of the two.
     pub(super) fn part_of(&mut self, length: usize) -> usize {
         match self.below(4) {
             0 => 0,

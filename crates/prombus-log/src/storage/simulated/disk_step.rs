@@ -1,8 +1,8 @@
-//! The operations that a power cut can hit.
+//! The operations at which a power cut can happen.
 
 use crate::storage::SyncPoint;
 
-/// A mutating operation: what `Disk::cut_after` counts and what `Disk::last_cut` names.
+/// A mutating operation. `Disk::cut_after` counts them, and `Disk::last_cut` returns one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DiskStep {
     /// Bytes were written into a file.

@@ -1,4 +1,4 @@
-//! The sectors of one file: what reads see, and what of it the disk has.
+//! The sectors of one file: their content as reads see it, and their durable content.
 
 use super::chance::{Fate, Random};
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,25 +9,25 @@ pub(super) const SECTOR_BYTES: usize = 512;
 /// A file without its name.
 #[derive(Clone, Default)]
 pub(super) struct Inode {
-    /// What reads see.
+    /// The content that reads see.
     pub(super) current: Vec<u8>,
-    /// Never more than the length of `current`: there is no truncate.
+    /// Never more than the length of `current`, because files are not truncated.
     pub(super) durable_length: usize,
-    /// Whether a sync would make the length durable. Can be false with the length not durable: after a failed
-    /// sync.
+    /// Whether a sync would make the length durable. After a failed sync it is false although the length is not durable.
     pub(super) length_dirty: bool,
     /// The sectors that may differ from the disk, by index. All others are durable as they are in `current`.
     pub(super) unsynced: BTreeMap<usize, UnsyncedSector>,
     pub(super) open_files: usize,
-    /// Sectors that the disk cannot read, by index. Writing all of one gives it a new place that works.
+    /// Sectors that the disk cannot read, by index. A sector becomes readable when all of it is written, as on a disk that
+    /// remaps it.
     pub(super) unreadable: BTreeSet<usize>,
 }
 
 #[derive(Clone)]
 pub(super) struct UnsyncedSector {
-    /// `None` when the disk has nothing there: the sector was beyond the durable length.
+    /// `None` if the sector was beyond the durable length.
     durable: Option<Box<[u8; SECTOR_BYTES]>>,
-    /// Whether a sync would write it, and a power cut may have written it.
+    /// Whether a sync would write it. Before a power cut it may have been written too.
     dirty: bool,
 }
 
@@ -77,7 +77,7 @@ impl Inode {
         self.unsynced.retain(|_, sector| !sector.dirty);
     }
 
-    /// Some dirty sectors, and perhaps the length, become durable; what remains stays dirty.
+    /// Makes some dirty sectors, and perhaps the length, durable. The others stay dirty.
     pub(super) fn sync_partly(&mut self, chance: &mut Random) {
         let fate = Fate::draw(chance, self.unsynced.len());
         self.durable_length = self.surviving_length(chance, fate);
@@ -89,7 +89,7 @@ impl Inode {
         });
     }
 
-    /// Makes the kernel believe that everything was written.
+    /// Marks everything as clean although it was not written, as the kernel does after a failed sync.
     pub(super) fn forget_dirty(&mut self) {
         self.length_dirty = false;
         for sector in self.unsynced.values_mut() {
@@ -128,7 +128,7 @@ impl Inode {
         end.min(self.current.len()).max(self.durable_length)
     }
 
-    /// A growth that was not synced survives as a whole, not at all, or up to the end of some sector.
+    /// The length after a power cut: unsynced growth survives as a whole, not at all, or up to the end of a sector.
     pub(super) fn surviving_length(&self, chance: &mut Random, fate: Fate) -> usize {
         let (shortest, longest) = (self.durable_length, self.reachable_length());
         if shortest == longest {

@@ -1,4 +1,4 @@
-//! The machine: its files with and without names, what of them is durable, and what becomes of each operation.
+//! The simulated machine: its files, their names, the durable part of both, and the outcome of each operation.
 
 use super::chance::{Fate, Random};
 use super::disk_step::DiskStep;
@@ -9,10 +9,10 @@ use crate::storage::SyncPoint;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-/// The machine. All maps are ordered, because what is drawn must not depend on the order of a hash.
+/// The machine. All maps are ordered, because random decisions must not depend on the order of a hash map.
 #[derive(Clone)]
 pub(super) struct Machine {
-    /// Decides what is lost and torn.
+    /// Decides which unsynced writes are lost or torn.
     pub(super) chance: Random,
     /// Source of `Storage::random`.
     pub(super) salts: Random,
@@ -22,9 +22,9 @@ pub(super) struct Machine {
     pub(super) names: BTreeMap<String, u64>,
     /// The folder as it is on disk.
     pub(super) durable_names: BTreeMap<String, u64>,
-    /// What leads from `durable_names` to `names`, oldest first.
+    /// The changes from `durable_names` to `names`, oldest first.
     pub(super) pending: Vec<NameChange>,
-    /// Counts the processes that the machine has run; files and locks of earlier ones are dead.
+    /// The number of the current process. Files and locks of earlier processes are dead.
     pub(super) epoch: u64,
     pub(super) locked: bool,
     pub(super) off: bool,
@@ -38,25 +38,25 @@ pub(super) struct Machine {
     pub(super) read_only: bool,
 }
 
-/// Faults that were asked for and did not happen yet. Positions are values of `Machine::operations`.
+/// Faults that were requested and have not happened yet. `cut_at` and `fail_at` are values of `Machine::operations`.
 #[derive(Clone, Default)]
 pub(super) struct Armed {
     pub(super) cut_at: Option<u64>,
     pub(super) fail_at: Option<u64>,
     pub(super) fail_syncs: Vec<SyncPoint>,
     pub(super) fail_write: bool,
-    /// By the value of `Machine::reads`.
+    /// A range of values of `Machine::reads`.
     pub(super) fail_reads: Option<std::ops::Range<u64>>,
 }
 
-/// What becomes of a mutating operation.
+/// The outcome of a mutating operation.
 #[derive(Clone, Copy)]
 pub(super) enum Verdict {
     Proceed,
-    /// Answers that all is well and does nothing.
+    /// Reports success without doing anything.
     Lie,
     Fail,
-    /// The power goes off in the middle of it.
+    /// The power goes off during the operation.
     Cut,
 }
 
@@ -71,7 +71,7 @@ impl Verdict {
 }
 
 impl Machine {
-    /// Counts an operation and decides what becomes of it.
+    /// Counts an operation and decides its outcome.
     pub(super) fn begin(&mut self, step: DiskStep) -> Verdict {
         self.operations += 1;
         if self.armed.cut_at == Some(self.operations) {
@@ -82,8 +82,8 @@ impl Machine {
         let fails_by_step = match step {
             DiskStep::Write => std::mem::take(&mut self.armed.fail_write),
             DiskStep::Sync(point) | DiskStep::SyncFolder(point) => {
-                let asked = self.armed.fail_syncs.iter().position(|&asked| asked == point);
-                asked.map(|index| self.armed.fail_syncs.remove(index)).is_some()
+                let requested = self.armed.fail_syncs.iter().position(|&requested| requested == point);
+                requested.map(|index| self.armed.fail_syncs.remove(index)).is_some()
             }
             DiskStep::Rename | DiskStep::Remove | DiskStep::Create => false,
         };
@@ -102,7 +102,7 @@ impl Machine {
     }
 
     pub(super) fn inode_mut(&mut self, number: u64) -> &mut Inode {
-        self.inodes.get_mut(&number).expect("whatever has a name or is open has an inode")
+        self.inodes.get_mut(&number).expect("a file that has a name or is open has an inode")
     }
 
     pub(super) fn add_inode(&mut self, inode: Inode) -> u64 {
@@ -149,8 +149,8 @@ impl Machine {
         self.collect_inodes();
     }
 
-    /// Makes some of the pending changes durable; the others stay pending. A change that needs one that was
-    /// lost, or that a lost one would have made room for, has no effect.
+    /// Makes some of the pending name changes durable. The others stay pending. A change has no effect if it depends on a
+    /// change that was lost.
     pub(super) fn sync_names_partly(&mut self, fate: Option<Fate>) {
         let fate = fate.unwrap_or_else(|| Fate::draw(&mut self.chance, self.pending.len()));
         if matches!(fate, Fate::Kept) {
@@ -164,7 +164,7 @@ impl Machine {
         });
     }
 
-    /// The loss of a power cut: what survives is from now on both durable and what reads see.
+    /// Applies a power cut: decides which writes survive. The result is both durable and what reads see.
     pub(super) fn settle(&mut self) {
         let fate = Fate::draw_for_the_disk(&mut self.chance);
         self.sync_names_partly(fate);
@@ -186,7 +186,7 @@ impl Machine {
         self.collect_inodes();
     }
 
-    /// Drops the inodes that nothing can reach again.
+    /// Drops the inodes that cannot be reached.
     pub(super) fn collect_inodes(&mut self) {
         let named = self.names.values().chain(self.durable_names.values()).copied();
         let reachable: BTreeSet<u64> = named.chain(self.pending.iter().map(|change| change.number)).collect();
@@ -201,7 +201,7 @@ impl Machine {
             .sum()
     }
 
-    /// How many of `length` bytes at `start` the capacity lets a file take.
+    /// How many of `length` bytes at `start` fit within the capacity.
     pub(super) fn fitting_bytes(&mut self, number: u64, start: usize, length: usize) -> usize {
         let Some(capacity) = self.capacity_bytes else {
             return length;

@@ -1,15 +1,15 @@
-//! Changes of the folder: names that are added, removed or renamed.
+//! Changes of file names: create, remove and rename.
 
 use std::collections::BTreeMap;
 
-/// One change of the folder: a name gone, a name new, or both at once. It knows its inode, so that it never
-/// hits another file that has the name by then.
+/// A change of a file name: `from` is removed, `to` is added, or both. It contains the inode's number, so that it never
+/// affects another file with the same name.
 #[derive(Clone)]
 pub(super) struct NameChange {
     pub(super) number: u64,
     pub(super) from: Option<String>,
     pub(super) to: Option<String>,
-    /// Durable from the start and in any case; it waits among the others only to stay in order with them.
+    /// The change is always durable. It is pending only to keep its order among the other changes.
     pub(super) certain: bool,
 }
 
@@ -18,7 +18,7 @@ impl NameChange {
         Self { number, from: from.map(str::to_owned), to: to.map(str::to_owned), certain: false }
     }
 
-    /// Changes `names` and says whether it could.
+    /// Applies the change to `names`. Returns false if it is not possible.
     pub(super) fn apply(&self, names: &mut BTreeMap<String, u64>) -> bool {
         let possible = match (&self.from, &self.to) {
             (Some(from), _) => names.get(from) == Some(&self.number),

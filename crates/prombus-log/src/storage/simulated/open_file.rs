@@ -7,12 +7,12 @@ use super::machine::{Machine, Verdict};
 use crate::storage::{Lock, StorageFile, SyncPoint};
 use std::io;
 
-/// A write beyond this is a wrong position; answering it with an error beats allocating it.
+/// A write beyond this is refused: its position is certainly wrong, and the memory must not be allocated.
 const LARGEST_FILE_BYTES: u64 = 1 << 30;
 
 pub(super) struct OpenFile {
     pub(super) disk: Disk,
-    /// The process that opened it; in any other one the file is dead.
+    /// The process that opened it. The file is dead in any other process.
     pub(super) epoch: u64,
     pub(super) number: u64,
     pub(super) writable: bool,

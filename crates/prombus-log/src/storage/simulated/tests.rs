@@ -1,4 +1,4 @@
-//! What the power-cut suites rely on: a disk that lost too little would let them pass for nothing.
+//! Tests of the simulated disk. The power-cut tests rely on it: with a disk that loses too little they would prove nothing.
 
 use super::errors::{EBADF, EFBIG, EIO};
 use super::*;
@@ -29,7 +29,7 @@ fn disk_with_ones(seed: u64, length: usize) -> Disk {
     disk
 }
 
-/// What comes of `run` with any of the seeds.
+/// The results of `run` with each of the seeds.
 fn outcomes<T: Ord>(run: impl Fn(u64) -> T) -> BTreeSet<T> {
     (0..SEEDS).map(run).collect()
 }

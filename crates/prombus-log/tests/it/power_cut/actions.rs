@@ -1,4 +1,4 @@
-//! What a history does to the log: appends, topics, cleaning, backups.
+//! The operations of a history: appends, topics, cleaning and backups.
 
 use super::*;
 
@@ -11,7 +11,7 @@ impl History {
         if self.random.one_in(3) {
             self.disk.cut_after(self.random.between(1, 40));
         }
-        // It fails only when the power is off; what cannot be read stays as it is.
+        // Cleaning fails only if the power is off. Unreadable segments stay as they are.
         let cleaned = log.clean(&living, &options);
         if cleaned.is_err() || self.disk.is_off() {
             return ensure(self.disk.is_off(), || format!("cleaning failed: {cleaned:?}"));
@@ -22,14 +22,16 @@ impl History {
             let Some(id) = log.topic(topic) else { continue };
             let there: HashSet<u64> = read_all(log, id).iter().map(|event| event.seq).collect();
             for seq in (1..=log.last_seq(id)).filter(|seq| !there.contains(seq)) {
-                ensure(self.dead.has(topic, seq), || format!("{topic}: cleaning took seq {seq}"))?;
+                ensure(self.dead.has(topic, seq), || {
+                    format!("{topic}: cleaning removed the live seq {seq}")
+                })?;
                 self.removed.insert((topic, seq));
             }
         }
         Ok(())
     }
 
-    /// Backs the log up to a disk that may lose its power on the way, and does in the end.
+    /// Backs the log up to a disk that may lose power during the backup, and loses power after it.
     pub(super) fn back_up(&mut self, log: &Log) -> Check {
         self.take_acknowledged(log);
         let copy = Disk::new(self.random.next());
@@ -104,7 +106,7 @@ impl History {
         let failed_before = self.disk.failed_reads();
         let ticket = match log.try_append(&append, &mut outcomes) {
             Ok(ticket) => ticket,
-            // An id that cannot be looked up is never taken as new.
+            // If an id cannot be looked up, the append is refused: the id must not count as new.
             Err(AppendError::Lookup(_)) if self.disk.failed_reads() > failed_before => {
                 self.refused.appends += 1;
                 return Ok(());
@@ -124,9 +126,11 @@ impl History {
                 let dead_since_ms = self.dead.since_ms.get(&(expected.topic, seq));
                 let is_over = dead_since_ms.is_some_and(|&ms| self.latest_ms >= ms + self.options.dedupe_ms);
                 let right = outcome.duplicate && outcome.seq == seq || !outcome.duplicate && is_over;
-                ensure(right, || format!("id {} of seq {seq} was answered {outcome:?}", expected.id))?;
+                ensure(right, || {
+                    format!("append with id {} of seq {seq} returned {outcome:?}", expected.id)
+                })?;
             } else {
-                ensure(!outcome.duplicate, || format!("a new id was called a duplicate: {outcome:?}"))?;
+                ensure(!outcome.duplicate, || format!("a new id counts as a duplicate: {outcome:?}"))?;
             }
             if outcome.duplicate {
                 continue;
@@ -167,7 +171,7 @@ impl History {
         let events = [NewEvent { topic: id, id: chosen, ts: 0, key: None, body: &body, tombstone: false }];
         let mut outcomes = Outcomes::default();
         if log.try_append(&Append { events: &events, ..Append::default() }, &mut outcomes).is_ok() {
-            ensure(!outcomes[0].duplicate, || "a new topic knows an id".to_owned())?;
+            ensure(!outcomes[0].duplicate, || "an id counts as a duplicate in a new topic".to_owned())?;
             if chosen.is_none() {
                 self.newest_own_id = self.newest_own_id.max(outcomes[0].id);
             }
@@ -180,7 +184,7 @@ impl History {
         let length = if random.one_in(12) { random.below(2500) } else { random.below(120) };
         let mut body = format!("event {} ", self.next_number).into_bytes();
         self.next_number += 1;
-        // Bytes that look like frames, to be fooled by.
+        // Bytes that look like frames.
         while body.len() < length as usize {
             body.extend_from_slice(&[0xf5, b'p', b'm', b'b']);
             body.extend_from_slice(&random.next().to_le_bytes());
@@ -189,7 +193,7 @@ impl History {
         let ts = random.below(1000) as i64;
         let chosen = random.one_in(3);
         let id = match random.below(4) {
-            // One that may be there already, or may have been lost.
+            // An id that may already exist, or may have been lost.
             0 => EventId::from_u128(random.below(40).into()),
             1 => EventId::from_u128(
                 u128::from(random.below(1 << 40)) << 80 | 7 << 76 | u128::from(random.next()),
@@ -199,7 +203,7 @@ impl History {
         (Expected { topic, seq: 0, id, ts, key, body }, chosen)
     }
 
-    /// The seq that has an id, and since when, among what may be there and what this append added before.
+    /// The seq of the event with an id, among the earlier appends and the earlier events of this one.
     pub(super) fn find(&self, kept: &[Expected], topic: &str, id: EventId) -> Option<u64> {
         let is_it = |event: &&Expected| event.topic == topic && event.id == id;
         if let Some(event) = kept.iter().rfind(is_it) {

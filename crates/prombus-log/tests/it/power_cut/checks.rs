@@ -1,9 +1,9 @@
-//! What must hold after an open, and at any time.
+//! The checks after an open, and at any time.
 
 use super::*;
 
 impl History {
-    /// Deleted topics stay deleted, and internal ids are never used again.
+    /// Deleted topics stay deleted, and internal ids are never reused.
     pub(super) fn check_passing_topics(&mut self, log: &Log) -> Check {
         let passing = &mut self.passing;
         passing.deleting.clear();
@@ -15,7 +15,7 @@ impl History {
         Ok(())
     }
 
-    /// Nothing is shown that is not durable.
+    /// Only durable events are visible.
     pub(super) fn check_visible(&mut self, log: &Log) -> Check {
         self.take_acknowledged(log);
         let visible: HashSet<(&str, u64)> = self.appended[..self.durable]
@@ -27,7 +27,7 @@ impl History {
         else {
             return Ok(());
         };
-        let id = log.topic(topic).ok_or("the topic is gone")?;
+        let id = log.topic(topic).ok_or("the topic does not exist")?;
         let mut chunk = Chunk::default();
         let mut seq = 1;
         loop {
@@ -42,7 +42,7 @@ impl History {
                     ensure(is_sound, || {
                         format!("{topic}: {first_seq} to {last_seq} unreadable, from {seq}")
                     })?;
-                    // Later events are read all the same.
+                    // Later events can still be read.
                     seq = last_seq + 1;
                     continue;
                 }
@@ -56,12 +56,12 @@ impl History {
             for missing in chunk.missing() {
                 for seq in missing.first_seq..=missing.last_seq {
                     let is_cleaned = missing.reason == MissingReason::Cleaned && self.dead.has(topic, seq);
-                    ensure(is_cleaned, || format!("{topic} {seq} is passed over: {missing:?}"))?;
+                    ensure(is_cleaned, || format!("{topic} {seq} is skipped: {missing:?}"))?;
                 }
             }
             for event in chunk.events() {
                 let is_there = visible.contains(&(topic, event.seq));
-                ensure(is_there, || format!("{topic} {} is shown and was not durable", event.seq))?;
+                ensure(is_there, || format!("{topic} {} is visible and was not durable", event.seq))?;
             }
             if chunk.next_seq() == seq {
                 return Ok(());
@@ -70,20 +70,20 @@ impl History {
         }
     }
 
-    /// What is there is a prefix of what was appended, no shorter than what was acknowledged.
+    /// The log contains a prefix of the appends, which includes all acknowledged ones.
     pub(super) fn check(&mut self, log: &Log, state: &Remembered) -> Check {
         let (kept, newest_own_id) = self.check_content(log, state)?;
         self.appended.truncate(kept);
         self.durable = kept;
         self.appended.iter_mut().for_each(|appended| appended.ticket = None);
-        // Ids that were lost with their events were never told to anyone.
+        // Ids of lost events were never returned to a publisher.
         self.newest_own_id = newest_own_id;
         self.check_passing_topics(log)?;
         let faults = self.listener.faults();
-        ensure(faults.is_empty(), || format!("a power cut was taken for damage: {faults:?}"))
+        ensure(faults.is_empty(), || format!("a power cut was reported as damage: {faults:?}"))
     }
 
-    /// Checks what a log that was just opened holds. Answers how many of the appends are there, and the newest id it made.
+    /// Checks the content of a log that was just opened. Returns how many appends it contains, and its newest server id.
     pub(super) fn check_content(&self, log: &Log, state: &Remembered) -> Result<(usize, EventId), String> {
         let mut there: BTreeMap<&'static str, Vec<Read>> = BTreeMap::new();
         for topic in TOPICS {
@@ -93,9 +93,7 @@ impl History {
         }
         let states: Vec<u64> = state.all();
         let kept = self.longest_prefix(log, &states)?;
-        ensure(kept >= self.durable, || {
-            format!("{} appends were acknowledged, {kept} are there", self.durable)
-        })?;
+        ensure(kept >= self.durable, || format!("{} appends were acknowledged, {kept} exist", self.durable))?;
         let own = there.values().flatten().filter(|event| !event.client_id).map(|event| event.id).max();
         let appended = &self.appended[..kept];
         let expected_states: Vec<u64> =
@@ -124,7 +122,7 @@ impl History {
             if let Some(last) = last {
                 ensure(last.seq < event.seq, || format!("{topic}: seq {} after {}", event.seq, last.seq))?;
                 ensure(last.commit_ms <= event.commit_ms, || {
-                    format!("{topic}: commit time falls at {}", event.seq)
+                    format!("{topic}: the commit time decreases at {}", event.seq)
                 })?;
             }
             last = Some(event);
@@ -146,10 +144,10 @@ impl History {
                 })?,
             }
         }
-        ensure(by_seq.is_empty(), || format!("{topic}: {:?} were never whole", by_seq.keys()))
+        ensure(by_seq.is_empty(), || format!("{topic}: {:?} were not appended completely", by_seq.keys()))
     }
 
-    /// How many of the appends are there, judged by the newest seqs and states.
+    /// How many appends the log contains, according to its newest seqs and state records.
     pub(super) fn longest_prefix(&self, log: &Log, states: &[u64]) -> Result<usize, String> {
         let last: HashMap<&str, u64> =
             TOPICS.iter().map(|topic| (*topic, log.topic(topic).map_or(0, |id| log.last_seq(id)))).collect();
@@ -162,17 +160,18 @@ impl History {
             let parts = appended.events.len() + appended.states.len();
             let found = events + numbers;
             ensure(found == 0 || found == parts, || {
-                format!("append {at} is half there: {found} of {parts}")
+                format!("append {at} is incomplete: {found} of {parts}")
             })?;
             if parts == 0 {
-                // It added nothing: it is there if what was appended before it is.
+                // An append without content counts as existing if the previous ones exist.
                 kept += usize::from(kept == at);
             } else if found > 0 {
-                ensure(kept == at, || format!("append {at} is there, one before it is not"))?;
+                ensure(kept == at, || format!("append {at} exists, but an earlier one does not"))?;
                 kept = at + 1;
             }
         }
-        // Appends without content behind the last one that is there say nothing; acknowledged ones count as there.
+        // Whether appends without content after the last existing one exist is unknown. Acknowledged ones count as
+        // existing.
         Ok(kept.max(self.durable.min(self.trailing_empty(kept))))
     }
 
@@ -181,7 +180,7 @@ impl History {
         from + self.appended[from..].iter().take_while(is_empty).count()
     }
 
-    /// Every way to find an event agrees with looking at all of them.
+    /// Every kind of lookup returns the same result as a scan of all events.
     pub(super) fn check_lookups(&mut self, log: &Log) -> Check {
         for topic in TOPICS {
             let Some(id) = log.topic(topic) else { continue };

@@ -1,4 +1,4 @@
-//! The course of a history: open, work, die, and open again.
+//! The course of a history: open, work, crash, and open again.
 
 use super::*;
 
@@ -17,7 +17,7 @@ impl History {
             tail_bytes: random.below(3) as usize * 4096,
             checkpoint_bytes: 1024 * random.between(1, 12),
             index_cache_bytes: random.below(2) as usize * 4096,
-            // Some histories are longer than ids are kept.
+            // Some histories last longer than the time for which ids are kept.
             kept_ids_bytes: u64::MAX,
             dedupe_ms: [7 * 24 * 60 * 60 * 1000, random.between(0, 200) as i64][random.below(2) as usize],
             clock: Arc::<HandClock>::clone(&clock),
@@ -45,7 +45,7 @@ impl History {
         }
     }
 
-    /// From here on some reads fail: the next few, or all of some sectors.
+    /// Makes some reads fail: the next few, or all reads of some sectors.
     pub(super) fn disturb_reads(&mut self) {
         let random = &mut self.random;
         if random.one_in(2) {
@@ -68,7 +68,7 @@ impl History {
     pub(super) fn run(&mut self) -> Check {
         let lives = self.random.between(2, 4);
         for _ in 0..lives {
-            // Armed before the open: the cut may hit recovery.
+            // Requested before the open, so that the cut may happen during recovery.
             if !self.random.one_in(6) {
                 let reach = [6, 30, 100, 300][self.random.below(4) as usize];
                 self.disk.cut_after(self.random.between(1, reach));
@@ -79,7 +79,7 @@ impl History {
             self.life()?;
             self.cuts.extend(self.disk.last_cut());
         }
-        // At last with the power on, and everything readable.
+        // At the end the power is on, and everything is readable.
         self.disk.cut_after(u64::MAX);
         self.disk.make_readable();
         let (log, state) = self.open()?.ok_or("the log did not open with the power on")?;
@@ -92,7 +92,7 @@ impl History {
         ensure(report.torn_tail_bytes == 0, || "a torn tail after a clean close".to_owned())
     }
 
-    /// Opens the log; `None` when the power went off.
+    /// Opens the log; `None` if the power went off.
     pub(super) fn open(&mut self) -> Result<Option<(Log, Remembered)>, String> {
         if self.disk.names().iter().any(|name| name == "MANIFEST") {
             let copy = self.disk.fork();
@@ -104,7 +104,7 @@ impl History {
                 report = verify_storage(Arc::new(copy), |_| {});
             }
             let faults = report.map_err(|error| format!("verify: {error}"))?.faults;
-            ensure(faults.is_empty(), || format!("verify took a power cut for {faults:?}"))?;
+            ensure(faults.is_empty(), || format!("verify reported a power cut as {faults:?}"))?;
         }
         let failed_before = self.disk.failed_reads();
         loop {
@@ -118,7 +118,7 @@ impl History {
                 {
                     self.refused.opens += 1;
                     ensure(self.refused.opens < 1_000, || "the log does not open".to_owned())?;
-                    // Passing errors may take several tries to pass; sectors are repaired.
+                    // Transient errors may need several retries. Bad sectors are made readable.
                     if self.random.one_in(3) {
                         self.disk.make_readable();
                     }
@@ -139,7 +139,7 @@ impl History {
             return Ok(());
         };
         if !self.disk.is_off() {
-            // What open concluded from a disk that could not be read everywhere holds.
+            // The result of an open of a disk with unreadable sectors must hold as well.
             self.disk.make_readable();
             self.check(&log, &state)?;
         }
@@ -153,7 +153,7 @@ impl History {
         self.take_acknowledged(&log);
         match self.random.below(8) {
             0 | 1 if !self.disk.is_off() => {
-                // A clean close makes all of it durable, if the power stays on.
+                // A clean close makes everything durable if the power stays on.
                 if log.close().is_ok() {
                     self.acknowledge_all();
                 }
@@ -163,7 +163,7 @@ impl History {
             }
             2 | 3 => self.die(Some(log)),
             _ => {
-                // Before the log is dropped: dropping closes it, and that must not reach the disk any more.
+                // Before the log is dropped, because dropping closes it, and the close must not change the disk.
                 self.disk.cut_after(0);
                 drop(log);
                 self.disk.power_cut();
@@ -172,8 +172,9 @@ impl History {
         Ok(())
     }
 
-    /// kill -9, between two steps or in the middle of one: the process is gone and the machine is not, so the page cache has
-    /// what was written, synced or not. The dying log must not reach that disk any more: it keeps the old one, without power.
+    /// Simulates `kill -9`, between two steps or during one. The page cache keeps everything that was written, synced or
+    /// not. The history continues on a fork of the disk, and the old disk is switched off, so that dropping the log changes
+    /// nothing.
     pub(super) fn die(&mut self, log: Option<Log>) {
         let survivor = self.disk.fork();
         survivor.reseed(self.random.next());

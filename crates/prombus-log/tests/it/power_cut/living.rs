@@ -1,11 +1,11 @@
-//! Which events are dead: what retention and compaction are told.
+//! Which events are dead, for retention and compaction.
 
 use super::*;
 
-/// What is dead, by topic.
+/// The dead events, by topic.
 #[derive(Clone, Default)]
 pub(super) struct Dead {
-    /// The first seq that retention has not passed.
+    /// The first seq that retention keeps.
     pub(super) cuts: BTreeMap<&'static str, u64>,
     /// In compacted topics: up to here only every fifth event lives.
     pub(super) floors: BTreeMap<&'static str, u64>,
@@ -20,11 +20,11 @@ impl Dead {
     }
 }
 
-/// What the log is told.
+/// The liveness for the log.
 pub(super) struct Living<'a> {
     pub(super) log: &'a Log,
     pub(super) dead: &'a Dead,
-    /// Whether the numbers of live events are known.
+    /// Whether `live_in` returns a number.
     pub(super) counts: bool,
 }
 

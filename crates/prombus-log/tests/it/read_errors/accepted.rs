@@ -1,4 +1,4 @@
-//! What an operator gave up because it cannot be read: damaged from then on, durably, and nothing else is.
+//! Accepted losses: the given-up bytes count as damaged from then on, also after a restart, and no other bytes do.
 
 use super::*;
 use crate::support::last_commit;
@@ -30,7 +30,7 @@ fn hide(disk: &Disk, topic: &str, number: u64) -> (String, std::ops::Range<u64>)
     (name, at / 512 * 512..at / 512 * 512 + 512)
 }
 
-/// Reads everything; returns the seqs that are reported as damaged. All others are there.
+/// Reads everything, and returns the seqs that are reported as damaged. Fails if another event is missing.
 fn corrupt_seqs(rig: &Rig, dead: Dead, extra: u64) -> Result<Vec<(&'static str, u64)>, String> {
     let mut corrupt = Vec::new();
     for (name, last) in TOPICS {
@@ -50,7 +50,7 @@ fn corrupt_seqs(rig: &Rig, dead: Dead, extra: u64) -> Result<Vec<(&'static str, 
                     if reason == MissingReason::Corrupt {
                         corrupt.push((name, seq));
                     } else if seq >= living.first_live(topic) && living.is_live(topic, seq) {
-                        return Err(format!("{name}: seq {seq} was passed over as cleaned"));
+                        return Err(format!("{name}: seq {seq} was skipped as cleaned"));
                     }
                 }
             }
@@ -64,7 +64,7 @@ fn corrupt_seqs(rig: &Rig, dead: Dead, extra: u64) -> Result<Vec<(&'static str, 
 }
 
 #[test]
-fn repair_lists_what_is_unreadable_and_changes_nothing_without_consent() {
+fn repair_lists_unreadable_events_and_changes_nothing_without_consent() {
     let disk = prepared(Left::Killed);
     let (name, sector) = hide(&disk, "t", 120);
     let before = disk.names();
@@ -73,7 +73,7 @@ fn repair_lists_what_is_unreadable_and_changes_nothing_without_consent() {
     let place = &report.places[0];
     assert_eq!((&place.file, place.position..place.end), (&name, sector));
     assert!(!report.is_accepted && !report.events.is_empty(), "{report:?}");
-    // Where header and COMMIT are both unreadable, the seq is not known.
+    // If header and COMMIT are both unreadable, the seq is unknown.
     let is_named = |fault: &prombus_log::Fault| {
         fault.topic.as_deref() == Some("t") && fault.seq.is_some_and(|seq| (119..=121).contains(&seq))
     };
@@ -84,7 +84,7 @@ fn repair_lists_what_is_unreadable_and_changes_nothing_without_consent() {
 }
 
 #[test]
-fn what_costs_nothing_is_listed_apart_and_needs_no_consent() {
+fn losses_that_cost_nothing_are_listed_separately_and_need_no_consent() {
     let disk = prepared(Left::Closed);
     let (segment, _) = place_of(&disk, "t", 120);
     let newer = files(&disk, ".ckpt").pop().unwrap();
@@ -101,7 +101,7 @@ fn what_costs_nothing_is_listed_apart_and_needs_no_consent() {
     assert_eq!(redundant, expected);
 }
 
-/// At every sector that an open needs: it refuses, the loss is accepted, and it opens with everything else.
+/// For every sector that an open needs: the open refuses, the loss is accepted, and the log opens with all other events.
 #[test]
 fn a_log_that_was_refused_opens_once_the_loss_is_accepted() {
     for left in [Left::Closed, Left::Killed] {
@@ -112,11 +112,11 @@ fn a_log_that_was_refused_opens_once_the_loss_is_accepted() {
             let what = format!("{left:?}, sector {sector}");
             let disk = base.fork();
             disk.make_unreadable(&growing, sector * 512..sector * 512 + 1);
-            let error = Rig::open(&disk, options()).err().unwrap_or_else(|| panic!("{what}: it opened"));
+            let error = Rig::open(&disk, options()).err().unwrap_or_else(|| panic!("{what}: the log opened"));
             assert!(is_unreadable(&error), "{what}: {error}");
             let report = repair(&disk, true);
             assert!(report.is_accepted, "{what}");
-            // Lost, and named: also after a kill, and while the disk still cannot read it.
+            // The events are reported as lost, also after a kill, and while the disk still cannot read them.
             let rig = Rig::open(&disk, options()).unwrap_or_else(|error| panic!("{what}: {error}"));
             let corrupt = corrupt_seqs(&rig, DEAD, 0).unwrap_or_else(|error| panic!("{what}: {error}"));
             assert!((1..=5).contains(&corrupt.len()), "{what}: {corrupt:?}");
@@ -127,7 +127,7 @@ fn a_log_that_was_refused_opens_once_the_loss_is_accepted() {
             let rig = Rig::open(&disk, options()).unwrap_or_else(|error| panic!("{what}: {error}"));
             assert_eq!(corrupt_seqs(&rig, DEAD, 1), Ok(corrupt), "{what}");
             rig.log.close().unwrap();
-            // The disk recovers: what was not overwritten is served again.
+            // The disk recovers: bytes that were not overwritten are served again.
             disk.make_readable();
             let rig = Rig::open(&disk, options()).unwrap();
             assert_eq!(corrupt_seqs(&rig, DEAD, 1), Ok(Vec::new()), "{what}");
@@ -137,9 +137,9 @@ fn a_log_that_was_refused_opens_once_the_loss_is_accepted() {
     }
 }
 
-/// The same in a log that runs, in every used sector of every segment.
+/// The same in a running log, for every used sector of every segment.
 #[test]
-fn a_running_log_gives_up_what_it_cannot_read() {
+fn a_running_log_gives_up_unreadable_events() {
     let base = prepared(Left::Killed);
     let mut accepted = 0;
     for name in files(&base, ".seg") {
@@ -198,8 +198,8 @@ fn a_running_log_gives_up_what_it_cannot_read() {
     assert!(accepted > 50, "{accepted}");
 }
 
-/// A reader that meets many bad sectors does not try them all, and remembers some that it could read later. None of that is
-/// given up.
+/// A reader does not try every sector if many are bad, and may have recorded sectors that became readable. Such readable
+/// sectors must not be given up.
 #[test]
 fn sectors_that_can_be_read_are_not_given_up() {
     let options = Options { segment_bytes: 256 * 1024, ..options() };
@@ -241,7 +241,7 @@ fn sectors_that_can_be_read_are_not_given_up() {
     assert_eq!(read(), 0);
 }
 
-/// Half of an append, left behind by a crash, is cut as ever in a log with accepted losses.
+/// An incomplete append after a crash is cut off in a log with accepted losses too.
 #[test]
 fn an_unfinished_batch_is_cut_beside_accepted_losses() {
     let disk = prepared(Left::Killed);
@@ -250,8 +250,8 @@ fn an_unfinished_batch_is_cut_beside_accepted_losses() {
     let (name, _) = place_of(&disk, "t", 150);
     let commit = last_commit(&disk, &name);
     let (_, at) = place_of(&disk, "t", 150);
-    assert!(at > place_of(&disk, "t", 148).1 / 512 * 512 + 512, "in another sector");
-    // As if the last batch had come to the disk without its COMMIT.
+    assert!(at > place_of(&disk, "t", 148).1 / 512 * 512 + 512, "the last batch is in another sector");
+    // As if the last batch had reached the disk without its COMMIT.
     let mut bytes = disk.contents(&name).unwrap();
     bytes[commit as usize..].fill(0);
     let survivor = disk.fork();
@@ -259,10 +259,11 @@ fn an_unfinished_batch_is_cut_beside_accepted_losses() {
     survivor.make_unreadable(&name, place_of(&disk, "t", 148).1..place_of(&disk, "t", 148).1 + 1);
     let rig = Rig::open(&survivor, options()).unwrap();
     let topic = rig.log.topic("t").unwrap();
-    assert_eq!(rig.log.last_seq(topic), 149, "half of an append is there");
+    assert_eq!(rig.log.last_seq(topic), 149, "a part of an append exists");
 }
 
-/// Accepting writes a list: with every step of it cut, the losses are accepted or not, and once accepted they stay so.
+/// Accepting losses writes a list. A power cut at any step leaves the losses accepted or not, and accepted losses stay
+/// accepted.
 fn cut_everywhere_in_accepting(lie: Option<SyncPoint>) -> Result<(), String> {
     let base = prepared(Left::Killed);
     hide(&base, "t", 148);
@@ -305,7 +306,8 @@ fn accepted_losses_survive_a_power_cut() {
 
 #[test]
 fn accepting_losses_needs_its_syncs() {
-    let message = cut_everywhere_in_accepting(Some(SyncPoint::AcceptedLosses)).expect_err("not needed");
+    let message =
+        cut_everywhere_in_accepting(Some(SyncPoint::AcceptedLosses)).expect_err("the syncs are not needed");
     println!("without {:?}: {message}", SyncPoint::AcceptedLosses);
 }
 
@@ -324,7 +326,7 @@ fn kept_ids_can_be_given_up() {
     check_duplicate(&rig, 149);
 }
 
-/// A list that cannot be read for a moment is not taken for an empty one, and one that cannot be read at all is made again.
+/// A list that cannot be read temporarily does not count as empty. A list that cannot be read at all is written again.
 #[test]
 fn an_unreadable_list_of_losses_is_neither_fatal_nor_forgotten() {
     let base = prepared(Left::Killed);
@@ -350,9 +352,9 @@ fn an_unreadable_list_of_losses_is_neither_fatal_nor_forgotten() {
     assert!(corrupt_seqs(&rig, DEAD, 0).unwrap().contains(&("t", 148)));
 }
 
-/// A backup holds what is left, and what was given up is damaged in it too.
+/// A backup contains the remaining events, and the given-up events are damaged in it too.
 #[test]
-fn a_backup_of_a_log_with_accepted_losses_names_the_same_events() {
+fn a_backup_of_a_log_with_accepted_losses_reports_the_same_events() {
     for number in [70, 101, 130, 145] {
         let disk = prepared(Left::Killed);
         hide(&disk, "t", number);
@@ -371,7 +373,7 @@ fn a_backup_of_a_log_with_accepted_losses_names_the_same_events() {
 
 /// The same with the loss accepted while the log runs, in its growing segment.
 #[test]
-fn a_backup_of_a_running_log_with_accepted_losses_names_the_same_events() {
+fn a_backup_of_a_running_log_with_accepted_losses_reports_the_same_events() {
     let disk = prepared(Left::Killed);
     let rig = Rig::open(&disk, options()).unwrap();
     hide(&disk, "t", 130);

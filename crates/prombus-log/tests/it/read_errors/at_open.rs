@@ -1,4 +1,4 @@
-//! Permanently unreadable sectors: one at every place of every file, and whole files.
+//! Permanently unreadable sectors: one at every position of every file, and whole files.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ enum Outcome {
     Refused,
 }
 
-/// What the log serves while a part of it cannot be read: everything is there, or is named as unreadable. Returns how many
+/// Checks that every event is served or reported as unreadable while a part of the log cannot be read. Returns how many
 /// events are unreadable.
 fn check_what_is_readable(rig: &Rig, dead: Dead, extra: u64) -> u64 {
     let mut unreadable = 0;
@@ -31,7 +31,7 @@ fn check_what_is_readable(rig: &Rig, dead: Dead, extra: u64) -> u64 {
                         assert_eq!(missing.reason, MissingReason::Cleaned, "{name}: {missing:?}");
                         for seq in missing.first_seq..=missing.last_seq {
                             let is_dead = seq < living.first_live(topic) || !living.is_live(topic, seq);
-                            assert!(is_dead, "{name}: seq {seq} was passed over as cleaned");
+                            assert!(is_dead, "{name}: seq {seq} was skipped as cleaned");
                         }
                     }
                     for event in chunk.events() {
@@ -47,7 +47,7 @@ fn check_what_is_readable(rig: &Rig, dead: Dead, extra: u64) -> u64 {
                     unreadable += last_seq - first_seq + 1;
                     seq = last_seq + 1;
                 }
-                // The index and its segment: the whole topic waits.
+                // The index and its segment are unreadable: the whole topic waits.
                 Err(error) => {
                     assert!(is_read_error(&error), "{name}: {error}");
                     unreadable += last - seq + 1;
@@ -60,7 +60,7 @@ fn check_what_is_readable(rig: &Rig, dead: Dead, extra: u64) -> u64 {
     unreadable
 }
 
-/// A publish with an id that is there is a duplicate or is refused.
+/// A publish with an existing id is a duplicate or is refused.
 fn check_never_new(rig: &Rig, number: u64) {
     let topic = rig.log.topic("t").unwrap();
     let events = [NewEvent { id: Some(id(number)), ..event(topic, b"again") }];
@@ -76,7 +76,7 @@ fn contents(disk: &Disk) -> BTreeMap<String, Vec<u8>> {
     disk.names().into_iter().map(|name| (name.clone(), disk.contents(&name).unwrap())).collect()
 }
 
-/// Opens a log of which a part cannot be read, uses it, and lets the part be read again.
+/// Opens a log with an unreadable part, uses it, and makes the part readable again.
 fn try_without(base: &Disk, left: Left, file: &str, bytes: std::ops::Range<u64>) -> Outcome {
     let disk = base.fork();
     disk.make_unreadable(file, bytes);
@@ -155,7 +155,7 @@ fn an_unreadable_sector_anywhere_loses_nothing_after_a_kill() {
     at_every_sector(Left::Killed);
 }
 
-/// Where the newest event is, how far the segment is used, and the names of those that are prepared.
+/// The segment with the newest event, the end of its last frame, and the names of the prepared segments.
 fn growing(disk: &Disk) -> (String, u64, Vec<String>) {
     let wanted = body("t", 150);
     let segments = files(disk, ".seg");
@@ -178,7 +178,7 @@ fn all_of(disk: &Disk, file: &str) -> (String, std::ops::Range<u64>) {
 }
 
 #[test]
-fn one_copy_of_the_manifest_serves_and_none_is_refused() {
+fn one_copy_of_the_manifest_is_enough_and_none_is_refused() {
     for left in [Left::Closed, Left::Killed] {
         let half = |disk: &Disk| length(disk, "MANIFEST") / 2;
         assert_eq!(outcome(left, |disk| ("MANIFEST".into(), 0..half(disk))), Outcome::Opened);
@@ -188,7 +188,7 @@ fn one_copy_of_the_manifest_serves_and_none_is_refused() {
 }
 
 #[test]
-fn one_checkpoint_serves_and_none_is_refused() {
+fn one_checkpoint_is_enough_and_none_is_refused() {
     for left in [Left::Closed, Left::Killed] {
         let checkpoint = |at: usize| move |disk: &Disk| all_of(disk, &files(disk, ".ckpt")[at]);
         assert_eq!(outcome(left, checkpoint(0)), Outcome::Opened, "without the older one");
@@ -270,7 +270,7 @@ fn an_index_is_not_needed_and_kept_ids_are() {
     }
 }
 
-/// A recycled file as the growing segment: behind its first batch are whole batches of an earlier life.
+/// The growing segment is a recycled file: after its first batch there are intact batches of an earlier life.
 #[test]
 fn a_recycled_growing_segment_is_not_taken_for_an_empty_one() {
     let base = prepared(Left::Killed);
@@ -283,9 +283,9 @@ fn a_recycled_growing_segment_is_not_taken_for_an_empty_one() {
     }
 }
 
-/// Events published after an open are not written to unreadable sectors: they can be read at once.
+/// Events published after an open are not written to unreadable sectors, so they can be read immediately.
 #[test]
-fn nothing_is_written_where_it_could_not_be_read() {
+fn nothing_is_written_to_unreadable_sectors() {
     type Choose = fn(&Disk) -> (String, std::ops::Range<u64>);
     let unused: Choose = |disk| {
         let (name, commit, _) = growing(disk);
@@ -297,7 +297,7 @@ fn nothing_is_written_where_it_could_not_be_read() {
     for choose in [unused, prepared_middle] {
         let disk = prepared(Left::Killed);
         let (file, bytes) = choose(&disk);
-        // A real disk may fail to write there too, or lose what is written.
+        // A real disk may also fail to write there, or lose the written bytes.
         disk.make_unreadable(&file, bytes);
         let before = disk.contents(&file);
         let rig = Rig::open(&disk, options()).unwrap();

@@ -1,5 +1,5 @@
-//! One burst of failing reads at every single position of a whole scripted life: open, read, look up, publish, clean, compact,
-//! delete, back up, verify, close, open again.
+//! One burst of failing reads at every position of a script: open, read, look up, publish, clean, compact, delete, back up,
+//! verify, close, open again.
 
 use super::*;
 use prombus_log::storage::Storage;
@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const EXTRA: u64 = 25;
 
-/// What the script does, in order. Everything that the read errors refuse is tried again.
+/// Runs the script. Every operation that read errors refuse is retried.
 fn live(disk: &Disk) -> Dead {
     let rig = open_patiently(disk);
     let mut dead = Dead { cut: FIRST_KEPT, floor: 0 };
     check_opened(&rig, dead, 0);
     look_up(&rig.log);
-    // In a kept index, in a sealed segment, in the newest one.
+    // Ids in a kept index, in a sealed segment, and in the newest one.
     for number in [3, 40, 70, 101, 149] {
         check_duplicate(&rig, number);
     }
@@ -80,7 +80,7 @@ fn check_backup(rig: &Rig, dead: Dead) {
     check_opened(&Rig::open(&copy, options()).unwrap(), dead, EXTRA);
 }
 
-/// A verify finds no fault, and lists as unreadable what it could not read.
+/// Checks that verify finds no fault, and lists the bytes that it could not read as unreadable.
 fn check_verify(disk: &Disk) {
     let storage: Arc<dyn Storage> = Arc::new(disk.clone());
     let report = patiently(
@@ -104,7 +104,7 @@ fn every_position(left: Left, count: u64) {
     println!("{left:?}: {reads} reads");
     assert!(reads > 300, "{reads} reads");
     let next = AtomicU64::new(0);
-    // Bursts may start anywhere; long ones overlap, so not every start is worth its time.
+    // Bursts may start anywhere. Long ones overlap, so not every start is tried.
     let step = if count > 8 { 5 } else { 1 };
     std::thread::scope(|scope| {
         for _ in 0..2 {

@@ -1,4 +1,5 @@
-//! Read errors in a log that runs: readers, look-ups, cleaning, backup, verify and figures, while they last and after.
+//! Read errors in a running log: readers, lookups, cleaning, backup, verify and statistics, during the errors and after
+//! them.
 
 use super::*;
 use crate::support::{Cut, Lives};
@@ -24,7 +25,7 @@ fn make_all_unreadable(disk: &Disk, name: &str) {
 }
 
 #[test]
-fn read_health_tells_what_is_unreadable_and_when_that_is_over() {
+fn read_health_shows_unreadable_events_until_they_are_readable() {
     let clock = HandClock::at(1_700_000_000_000);
     let (rig, topic, sealed) = filled(Options { clock: Arc::<HandClock>::clone(&clock), ..options() });
     assert_eq!(rig.log.read_health(), prombus_log::ReadHealth::default());
@@ -50,7 +51,7 @@ fn read_health_tells_what_is_unreadable_and_when_that_is_over() {
         health.errors >= 1 && health.problem.as_ref().is_some_and(|text| text.contains(&sealed)),
         "{health:?}"
     );
-    // It lasts: it stays degraded, and is told once.
+    // The error persists: the log stays degraded, and the error is reported once.
     clock.move_by(60_000);
     rig.log.probe_unreadable();
     assert_eq!(rig.log.read_health().events_unreadable, unreadable);
@@ -71,7 +72,7 @@ fn read_health_tells_what_is_unreadable_and_when_that_is_over() {
 }
 
 #[test]
-fn unreadable_events_that_retention_takes_are_not_missed_any_more() {
+fn unreadable_events_that_retention_removes_leave_the_list() {
     let (rig, topic, sealed) = filled(options());
     make_all_unreadable(&rig.disk, &sealed);
     let error = rig.log.read(topic, 40, ReadLimit::default(), &mut Chunk::default()).unwrap_err();
@@ -86,7 +87,7 @@ fn unreadable_events_that_retention_takes_are_not_missed_any_more() {
 }
 
 #[test]
-fn unreadable_events_of_a_deleted_topic_are_not_missed_any_more() {
+fn unreadable_events_of_a_deleted_topic_leave_the_list() {
     let (rig, topic, sealed) = filled(options());
     rig.fill("other", 100);
     make_all_unreadable(&rig.disk, &sealed);
@@ -120,7 +121,8 @@ fn compaction_leaves_a_segment_that_it_cannot_read() {
     check_health(&rig);
 }
 
-/// What a caller folded may be wrong about events that it could not read: a segment with such events is not judged by it.
+/// The caller's liveness may be wrong about events that it could not read, so it is not used for a segment with such
+/// events.
 #[test]
 fn compaction_does_not_retire_a_segment_that_a_reader_could_not_read() {
     let (rig, topic, sealed) = filled(options());
@@ -135,11 +137,11 @@ fn compaction_does_not_retire_a_segment_that_a_reader_could_not_read() {
             Err(error) => panic!("{error}"),
         }
     }
-    // The fold says that no event of the segment is live.
+    // According to the liveness no event of the segment lives.
     let report = clean(&rig.log, &Lives(|_, seq| seq > 250)).unwrap();
     assert!(report.was_unreadable, "{report:?}");
     rig.disk.make_readable();
-    assert!(all_seqs(&rig, topic).contains(&hidden), "seq {hidden} is gone");
+    assert!(all_seqs(&rig, topic).contains(&hidden), "seq {hidden} was removed");
     check_health(&rig);
 }
 
@@ -162,7 +164,7 @@ fn a_dead_segment_stays_while_the_ids_in_it_cannot_be_read() {
     check_health(&rig);
 }
 
-/// Its index says that it is dead, and the page with its ids cannot be read.
+/// According to its index the segment is dead, but the page with its ids cannot be read.
 #[test]
 fn a_dead_segment_stays_while_only_its_ids_cannot_be_read() {
     let (rig, _, sealed) = filled(options());
@@ -190,7 +192,7 @@ fn a_publish_whose_id_cannot_be_looked_up_is_refused() {
         let events = [NewEvent { id: Some(id(number)), ..event(topic, b"again") }];
         rig.log.try_append(&Append { events: &events, ..Append::default() }, &mut Outcomes::default())
     };
-    // The index of a sealed segment: while the segment is readable, it answers in place of the index.
+    // The index of a sealed segment is unreadable: while the segment is readable, the index is rebuilt from it.
     let number = 45;
     rig.disk.make_unreadable(&sealed.replace(".seg", ".idx"), 512..1 << 20);
     make_all_unreadable(&rig.disk, &sealed);
@@ -202,13 +204,13 @@ fn a_publish_whose_id_cannot_be_looked_up_is_refused() {
     rig.disk.make_unreadable(&sealed.replace(".seg", ".idx"), 512..1 << 20);
     check_duplicate(&rig, number);
     rig.disk.make_readable();
-    // In an index that is kept.
+    // An id in a kept index.
     clean(&rig.log, &Cut(|_| 200)).unwrap();
     rig.settle();
-    // (The file of its segment may still be there, for recycling.)
+    // (The file of its segment may still exist, for recycling.)
     files(&rig.disk, ".idx").iter().for_each(|name| make_all_unreadable(&rig.disk, name));
     assert!(matches!(again(&rig, 3), Err(AppendError::Lookup(_))));
-    // One that is new by its range is published all the same.
+    // An id outside of the ranges of all unreadable files is known to be new, so it can be published.
     put(&rig, "t", 301).unwrap();
     rig.disk.make_readable();
     check_duplicate(&rig, 3);
@@ -217,7 +219,7 @@ fn a_publish_whose_id_cannot_be_looked_up_is_refused() {
 }
 
 #[test]
-fn look_ups_fail_while_their_part_is_unreadable_and_never_answer_wrong() {
+fn lookups_of_unreadable_bytes_fail_and_never_return_a_wrong_result() {
     let (rig, topic, _) = filled(options());
     let log = &rig.log;
     type Find<'a> = (&'a str, Option<u64>, Box<dyn Fn() -> Result<Option<u64>, ReadError> + 'a>);
@@ -254,7 +256,7 @@ fn look_ups_fail_while_their_part_is_unreadable_and_never_answer_wrong() {
 }
 
 #[test]
-fn an_unreadable_index_is_made_again_from_its_segment() {
+fn an_unreadable_index_is_rebuilt_from_its_segment() {
     let (rig, topic, sealed) = filled(options());
     let index = sealed.replace(".seg", ".idx");
     make_all_unreadable(&rig.disk, &index);
@@ -278,7 +280,7 @@ fn a_backup_of_unreadable_bytes_fails_and_leaves_nothing() {
     assert_eq!(copy.names(), [""; 0]);
     check_health(&rig);
     rig.disk.make_readable();
-    // An index says no more than its segment.
+    // An unreadable index is not an error, because it can be rebuilt from its segment.
     make_all_unreadable(&rig.disk, &sealed.replace(".seg", ".idx"));
     rig.log.backup_storage(Arc::new(copy.clone()), &mut |_| {}).unwrap();
     let restored = Rig::open(&copy, options()).unwrap();
@@ -287,7 +289,7 @@ fn a_backup_of_unreadable_bytes_fails_and_leaves_nothing() {
 }
 
 #[test]
-fn verify_lists_exactly_what_is_unreadable_and_names_no_damage() {
+fn verify_lists_exactly_the_unreadable_bytes_and_reports_no_damage() {
     for left in [Left::Closed, Left::Killed] {
         let base = prepared(left);
         assert_eq!(verify(&base).faults, []);
@@ -315,13 +317,13 @@ fn verify_lists_exactly_what_is_unreadable_and_names_no_damage() {
 }
 
 #[test]
-fn nothing_unreadable_is_called_missing() {
+fn unreadable_events_are_not_reported_as_missing() {
     let (rig, topic, sealed) = filled(options());
     for sector in 8..32 {
         rig.disk.make_unreadable(&sealed, sector * 512..sector * 512 + 1);
         let mut chunk = Chunk::default();
         for seq in 1..=300 {
-            // From every seq: whatever a read answers, it must not pass over an event.
+            // Reads start at every seq, and must not skip an event.
             if rig.log.read(topic, seq, ReadLimit { events: 3, bytes: 900 }, &mut chunk).is_ok() {
                 let is_passed =
                     chunk.missing().iter().any(|missing| missing.reason != MissingReason::Corrupt);
@@ -335,9 +337,9 @@ fn nothing_unreadable_is_called_missing() {
     check_health(&rig);
 }
 
-/// Small files of kept ids are merged; one that cannot be read keeps its ids.
+/// Small files of kept ids are merged. A file that cannot be read is not merged and keeps its ids.
 #[test]
-fn merging_kept_ids_forgets_none_that_it_cannot_read() {
+fn merging_kept_ids_keeps_ids_that_cannot_be_read() {
     let rig = Rig::open(&Disk::new(4), options()).unwrap();
     let topic = rig.topic("t");
     let mut number = 0;
@@ -361,7 +363,7 @@ fn merging_kept_ids_forgets_none_that_it_cannot_read() {
         }
     }
     let unreadable = unreadable.unwrap();
-    assert!(rig.disk.names().contains(&unreadable), "a file of ids that could not be read is gone");
+    assert!(rig.disk.names().contains(&unreadable), "a file of ids that could not be read was removed");
     assert!(rig.log.read_health().errors > 0);
     rig.disk.make_readable();
     clean(&rig.log, &Cut(|id| if id == topic { number - 5 } else { 1 })).unwrap();

@@ -1,9 +1,9 @@
-//! Lies, failures and cuts that tests ask for.
+//! Lies, failures and power cuts that tests request.
 
 use super::*;
 
 #[test]
-fn a_lied_sync_keeps_nothing() {
+fn a_sync_that_lies_makes_nothing_durable() {
     let mut lost = 0;
     for seed in 0..SEEDS {
         let [lying, without] = [true, false].map(|syncs| {
@@ -26,7 +26,7 @@ fn a_lied_sync_keeps_nothing() {
 }
 
 #[test]
-fn a_lie_is_only_about_its_own_point() {
+fn a_lie_applies_only_to_its_own_sync_point() {
     for seed in 0..SEEDS {
         let disk = disk_with_ones(seed, 4096);
         disk.lie_about(Some(SyncPoint::LogData));
@@ -58,7 +58,11 @@ fn a_failed_sync_drops_the_dirty_mark() {
         again.write_at(&[3; 2 * SECTOR_BYTES], 0).unwrap();
         again.sync(SyncPoint::LogData).unwrap();
         rewritten.power_cut();
-        assert_eq!(sectors(&rewritten.contents("a").unwrap()), [3, 3, 1], "written again is dirty again");
+        assert_eq!(
+            sectors(&rewritten.contents("a").unwrap()),
+            [3, 3, 1],
+            "sectors that are written again are dirty again"
+        );
         let failed_twice = disk.fork();
         failed_twice.fail_next_sync(SyncPoint::LogData);
         assert_os_error(open(&failed_twice, "a").sync(SyncPoint::LogData), EIO);
@@ -156,7 +160,7 @@ fn the_power_goes_off_at_the_counted_operation_and_stays_off() {
 }
 
 #[test]
-fn a_power_cut_forgets_the_cuts_and_failures_ahead() {
+fn a_power_cut_cancels_requested_cuts_and_failures() {
     let disk = disk_with_ones(1, 10);
     disk.cut_after(1);
     disk.fail_at(1);
@@ -217,7 +221,7 @@ fn the_operation_in_which_the_power_goes_off_may_take_effect() {
 }
 
 #[test]
-fn a_lied_sync_keeps_nothing_when_the_power_goes_off_in_it() {
+fn a_sync_that_lies_makes_nothing_durable_when_the_power_goes_off_in_it() {
     for seed in 0..SEEDS {
         let disk = disk_with_ones(seed, SECTOR_BYTES);
         let file = open(&disk, "a");

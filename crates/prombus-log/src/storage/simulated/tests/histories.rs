@@ -2,8 +2,7 @@
 
 use super::*;
 
-/// Random operations on three names, with cuts, kills and failures; answers all that the disk was seen to
-/// hold.
+/// Runs random operations on three names, with cuts, kills and failures. Returns all contents that the disk had.
 fn history(seed: u64) -> Vec<(String, Vec<u8>)> {
     let disk = disk_with_ones(seed, 5000);
     disk.replace("b", Vec::new());
@@ -47,7 +46,7 @@ fn same_seed_same_loss() {
     }
 }
 
-/// One file under random writes, syncs and cuts, against two plain arrays.
+/// Compares one file under random writes, syncs and cuts with two plain arrays.
 #[test]
 fn every_sector_is_the_synced_or_the_newest_one() {
     const LENGTH: usize = 16 * SECTOR_BYTES;

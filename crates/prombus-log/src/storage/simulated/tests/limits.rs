@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_full_disk_refuses_growth_and_new_files_and_takes_overwrites() {
+fn a_full_disk_refuses_growth_and_new_files_but_allows_overwrites() {
     let disk = disk_with_ones(1, 100);
     let file = open(&disk, "a");
     disk.set_capacity(Some(110));
@@ -13,7 +13,7 @@ fn a_full_disk_refuses_growth_and_new_files_and_takes_overwrites() {
     assert_eq!(disk.contents("a").unwrap(), [vec![1; 95], vec![2; 15]].concat(), "what fits is written");
     assert_eq!(disk.used_bytes(), 110);
     assert_eq!(file.write_at(&[2; 30], 200).unwrap_err().kind(), io::ErrorKind::StorageFull);
-    assert_eq!(file.len().unwrap(), 110, "nothing fits behind a hole that does not fit");
+    assert_eq!(file.len().unwrap(), 110, "nothing is written after a hole that does not fit");
     file.write_at(&[3; 110], 0).unwrap();
     let refused = disk.open("b", OpenMode::Create).err().expect("no space");
     assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
@@ -61,12 +61,12 @@ fn a_flipped_bit_is_flipped_in_the_cache_and_on_the_disk() {
 
 #[test]
 #[should_panic(expected = "no byte 10 in a file a")]
-fn flipping_nothing_is_an_error_of_the_test() {
+fn flipping_a_bit_that_does_not_exist_panics() {
     disk_with_ones(1, 10).flip_bit("a", 10, 0);
 }
 
 #[test]
-fn a_replaced_file_is_durable_and_what_was_pending_before_it_stays_pending() {
+fn a_replaced_file_is_durable_and_earlier_pending_changes_stay_pending() {
     let seen = outcomes(|seed| {
         let disk = Disk::new(seed);
         disk.replace("a", vec![1]);
@@ -82,7 +82,7 @@ fn a_replaced_file_is_durable_and_what_was_pending_before_it_stays_pending() {
 }
 
 #[test]
-fn a_fork_goes_its_own_way() {
+fn a_fork_is_independent() {
     let disk = disk_with_ones(1, 4096);
     let file = open(&disk, "a");
     let _held = disk.lock().unwrap();
@@ -97,13 +97,13 @@ fn a_fork_goes_its_own_way() {
             fork.contents("a").unwrap()
         })
         .collect();
-    assert!(losses.len() > 5, "each cut of the same state can lose something else");
+    assert!(losses.len() > 5, "power cuts of the same state can lose different bytes");
     assert!(disk.is_off());
     assert_eq!(disk.contents("a").unwrap(), [2; 4096]);
 }
 
 #[test]
-fn salts_do_not_come_twice_after_a_reseed() {
+fn salts_do_not_repeat_after_a_reseed() {
     let disk = Disk::new(5);
     let before: Vec<u64> = (0..10).map(|_| disk.random()).collect();
     disk.reseed(5);

@@ -24,7 +24,7 @@ fn a_name_needs_its_own_folder_sync() {
 }
 
 #[test]
-fn a_folder_sync_keeps_no_bytes() {
+fn a_folder_sync_makes_no_bytes_durable() {
     let empty = (0..SEEDS).filter(|seed| {
         let disk = Disk::new(*seed);
         create(&disk, "a").write_at(&[7; 100], 0).unwrap();
@@ -36,7 +36,7 @@ fn a_folder_sync_keeps_no_bytes() {
 }
 
 #[test]
-fn a_rename_is_lost_or_kept_as_one() {
+fn a_rename_is_lost_or_kept_as_a_whole() {
     let seen = outcomes(|seed| {
         let disk = Disk::new(seed);
         disk.replace("old", vec![1]);
@@ -68,7 +68,7 @@ fn a_change_of_a_lost_name_has_no_effect() {
 }
 
 #[test]
-fn a_name_that_came_back_is_the_old_file() {
+fn a_removed_name_that_reappears_is_the_old_file() {
     let seen = outcomes(|seed| {
         let disk = Disk::new(seed);
         disk.replace("a", vec![1]);
@@ -83,7 +83,7 @@ fn a_name_that_came_back_is_the_old_file() {
 }
 
 #[test]
-fn a_change_never_hits_another_file_of_that_name() {
+fn a_change_never_affects_another_file_of_the_same_name() {
     let mut names = BTreeMap::from([("a".to_owned(), 1)]);
     assert!(!NameChange::new(2, None, Some("a")).apply(&mut names));
     assert!(!NameChange::new(2, Some("a"), Some("b")).apply(&mut names));
@@ -94,7 +94,7 @@ fn a_change_never_hits_another_file_of_that_name() {
 }
 
 #[test]
-fn a_removed_file_stays_away_once_the_folder_is_synced() {
+fn a_removed_file_does_not_reappear_once_the_folder_is_synced() {
     let mut came_back = 0;
     for seed in 0..SEEDS {
         let disk = disk_with_ones(seed, 10);

@@ -38,7 +38,7 @@ fn the_lock_is_free_after_drop_power_cut_and_kill() {
 }
 
 #[test]
-fn a_kill_keeps_the_cache_and_what_is_unsynced_in_it() {
+fn a_kill_keeps_the_cache_and_its_unsynced_bytes() {
     let (mut bytes_lost, mut name_lost) = (0, 0);
     for seed in 0..SEEDS {
         let disk = disk_with_ones(seed, 10);

@@ -1,4 +1,5 @@
-//! Every sealed segment gets its index file, and every damaged one knows which seqs it lost.
+//! Opens the index file of every sealed segment, or rebuilds it. Adds entries for lost seqs to the indexes of damaged
+//! segments.
 
 use crate::context::Context;
 use crate::error::{Fault, FaultKind, OpenError};
@@ -18,8 +19,8 @@ use crate::write::recent_ids::RecentIds;
 use std::sync::Arc;
 
 impl Recovery {
-    /// Gives every sealed segment its index file. Returns the index of the growing one.
-    pub(super) fn settle_indexes(
+    /// Opens or rebuilds the index file of every sealed segment. Returns the index of the growing segment.
+    pub(super) fn open_indexes(
         &mut self,
         used: &mut [UsedSegment],
         topics: &[Option<TopicView>],
@@ -37,19 +38,19 @@ impl Recovery {
                 self.remember_ids(&active, recent_ids);
                 continue;
             };
-            let settled = match self.open_index(&segment, sealed)? {
+            let opened = match self.open_index(&segment, sealed)? {
                 Some(file) => SegmentIndex::File(Arc::new(file)),
                 None => {
                     let index = self.index_of(used, at, sealed, topics)?;
                     self.write_index(&segment, sealed, index, recent_ids)?
                 }
             };
-            segment.set_index(settled);
+            segment.set_index(opened);
         }
         Ok(active)
     }
 
-    /// Publishers' ids that no index file has stay in memory.
+    /// Keeps publishers' ids in memory that are not in an index file.
     fn remember_ids(&self, index: &Index, recent_ids: &mut RecentIds) {
         for entry in &index.ids {
             let hash = self.context.hash.of_id(entry.topic, entry.id);
@@ -57,8 +58,7 @@ impl Recovery {
         }
     }
 
-    /// The index file of a sealed segment; `None` when it has to be made again from the segment, the second copy of what an
-    /// index says.
+    /// Opens the index file of a sealed segment; `None` if it must be rebuilt from the segment.
     fn open_index(&mut self, segment: &Segment, sealed: u64) -> Result<Option<IndexFile>, OpenError> {
         let id = segment.id;
         match IndexFile::open(&self.context.storage, id.number, id.salt, sealed) {
@@ -72,7 +72,7 @@ impl Recovery {
         }
     }
 
-    /// The index of a segment, as replayed or by its frames.
+    /// The index of a segment, from the replay or rebuilt from its frames.
     fn index_of(
         &self,
         used: &mut [UsedSegment],
@@ -90,7 +90,7 @@ impl Recovery {
         Ok(index)
     }
 
-    /// Writes an index file; without room for it the index stays in memory.
+    /// Writes an index file. If there is no room for it, the index stays in memory.
     fn write_index(
         &self,
         segment: &Segment,
@@ -114,7 +114,7 @@ impl Recovery {
         }
     }
 
-    /// Lets the index of a damaged segment know which seqs are lost in it, by what the other segments have.
+    /// Adds entries for lost seqs to the index of a damaged segment. The seqs follow from those in the other segments.
     fn cover_lost_seqs(
         &self,
         used: &[UsedSegment],
@@ -138,14 +138,13 @@ impl Recovery {
         Ok(())
     }
 
-    /// Opens what is kept of the ids of events that are gone. A bad one is named and left out: there is nothing to make it
-    /// again from.
+    /// Opens the kept indexes. A damaged one is reported and dropped, because it cannot be rebuilt.
     pub(super) fn open_kept(&mut self) -> Result<Vec<Arc<KeptIds>>, OpenError> {
         let mut kept = Vec::new();
         for row in std::mem::take(&mut self.manifest.kept_indexes) {
             let is_given_up = self.losses.has_kept_index(row.number, row.salt);
             let opened = IndexFile::open_for_ids(&self.context.storage, row.number, row.salt, row.covered);
-            // Only the head and the filters are read so far; an accepted loss may be in the ids.
+            // So far only the head and the filters were read. The accepted loss may be in the ids.
             let opened =
                 opened.and_then(|file| if is_given_up { file.check().map(|()| file) } else { Ok(file) });
             match opened {

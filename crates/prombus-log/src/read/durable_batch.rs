@@ -1,19 +1,19 @@
-//! The newest durable batch, and the threads that wait for one.
+//! The number of the newest durable batch, and the threads that wait for a batch to become durable.
 
 use crate::error::Unavailable;
 use crate::failed_fsync::WriteFailure;
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The newest durable batch, and those who wait for one.
+/// The number of the newest durable batch, and the threads that wait for a batch to become durable.
 #[derive(Default)]
-pub(crate) struct Durable {
+pub(crate) struct DurableBatch {
     batch: AtomicU64,
     lock: Mutex<()>,
     changed: Condvar,
 }
 
-impl Durable {
+impl DurableBatch {
     pub(crate) fn new(batch: u64) -> Self {
         Self { batch: AtomicU64::new(batch), ..Self::default() }
     }
@@ -23,7 +23,7 @@ impl Durable {
         self.batch.load(Ordering::Acquire)
     }
 
-    /// One wake-up for all who wait, whatever the batch holds.
+    /// Sets the newest durable batch and wakes all waiting threads at once.
     #[inline]
     pub(crate) fn advance(&self, batch: u64) {
         self.batch.store(batch, Ordering::Release);
