@@ -172,8 +172,8 @@ async fn a_backup_folder_is_checked_before_the_answer_begins() {
         (data.join("a/b"), "inside the folder of the log"),
         (linked.join("copy"), "inside the folder of the log"),
         (data, "inside the folder of the log"),
-        ("relative".into(), "a path from the root on"),
-        ("".into(), "a path from the root on"),
+        ("relative".into(), "an absolute path"),
+        ("".into(), "an absolute path"),
     ];
     for (folder, why) in cases {
         let body = serde_json::json!({ "folder": folder }).to_string();
