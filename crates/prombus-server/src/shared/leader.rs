@@ -5,7 +5,7 @@ use super::state::SharedState;
 use crate::clock::steady_ms;
 use crate::connection::{PrefixedSocket, serve_http};
 use crate::peer::{ConnectionSlot, Ends, Peer};
-use crate::relay::{Believed, PrefaceCheck, PrefaceRefused};
+use crate::relay::{AcceptedPreface, PrefaceCheck, PrefaceRefused};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -72,7 +72,7 @@ pub(super) async fn serve_relayed<S>(
     let preface = reading.ok().flatten().ok_or(PrefaceRefused::Incomplete);
     match preface.and_then(|preface| leading.prefaces.check(&preface)) {
         Err(refused) => note_refused(shared, ends, refused),
-        Ok(Believed { ends, confirmation }) => {
+        Ok(AcceptedPreface { ends, confirmation }) => {
             let confirming = async {
                 socket.write_all(&confirmation).await?;
                 socket.flush().await
