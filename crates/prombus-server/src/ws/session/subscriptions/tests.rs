@@ -97,7 +97,7 @@ struct Waiting {
 impl Waiting {
     fn new() -> Self {
         let options = ServerOptions::default();
-        let authenticator = Authenticator::new(&options.auth).expect("no auth needs nothing");
+        let authenticator = Authenticator::new(&options.auth).expect("an empty configuration is valid");
         let (_stop, stopping) = Stopping::new();
         let gateway = Gateway::new(Arc::clone(Bus::memory().backend()), authenticator, options, stopping);
         let spec = GroupSpec {
