@@ -1,5 +1,5 @@
-//! The budget for the buffers of all connections together. Every connection has a small minimum for free. Memory beyond that counts
-//! against the budget; while the budget is used up, a connection neither reads nor pulls events.
+//! The budget for the buffers of all connections together. Every connection has a small minimum for free. Memory beyond that
+//! counts against the budget; while the budget is used up, a connection neither reads nor pulls events.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -38,8 +38,8 @@ pub struct ServerOptions {
     pub relay_insecure: bool,
     /// For a follower: how long a new connection waits until a leader is reachable.
     pub engine_wait: Duration,
-    /// How often this process has become the leader of a shared store, for `prombus_takeovers_total`. The caller keeps a clone and
-    /// increments it.
+    /// How often this process has become the leader of a shared store, for `prombus_takeovers_total`. The caller keeps a clone
+    /// and increments it.
     pub takeovers: Arc<AtomicU64>,
 }
 

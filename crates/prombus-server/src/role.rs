@@ -1,4 +1,5 @@
-//! The role of a gateway (a server that shares its store with others): it leads the store, or it follows and relays to the leader.
+//! The role of a gateway (a server that shares its store with others): it leads the store, or it follows and relays to the
+//! leader.
 
 use prombus::Backend;
 use std::fmt;

@@ -87,9 +87,9 @@ impl Server {
         self.connections_max as u64 * per_connection + DESCRIPTORS_FOR_FILES
     }
 
-    /// Serves until `shutdown` resolves. Then it accepts no new connections, completes the requests in progress, closes WebSockets
-    /// with 1001, and returns after `drain_timeout` at the latest, even if clients are still connected. The backend stays open:
-    /// the caller closes it afterwards.
+    /// Serves until `shutdown` resolves. Then it accepts no new connections, completes the requests in progress, closes
+    /// WebSockets with 1001, and returns after `drain_timeout` at the latest, even if clients are still connected. The backend
+    /// stays open: the caller closes it afterwards.
     ///
     /// # Errors
     /// None at present; the type is reserved for future errors.

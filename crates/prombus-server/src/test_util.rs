@@ -22,8 +22,8 @@ pub use crate::relay::test_preface::{TestPreface, confirmation};
 /// The token of a session with auth.
 pub const TOKEN: &str = "fuzz";
 
-/// How much a [`Wire`] copies at once. Under valgrind, longer copies take one instruction per byte, and would be a tenth of the cost
-/// of a session.
+/// How much a [`Wire`] copies at once. Under valgrind, longer copies take one instruction per byte, and would be a tenth of the
+/// cost of a session.
 const PIECE_BYTES: usize = 1024;
 
 /// Masks a text or binary message as a client does. `first` is the frame's first byte, e.g. `0x81` for a text.
@@ -54,8 +54,8 @@ pub fn put_masked_deflated(into: &mut Vec<u8>, payload: &[u8]) {
     }
 }
 
-/// Sends these bytes to a new session over a bus in memory, in pieces of `piece_bytes`, and returns the texts that the server sent.
-/// The session ends after the last byte. `deflates`: compression was negotiated.
+/// Sends these bytes to a new session over a bus in memory, in pieces of `piece_bytes`, and returns the texts that the server
+/// sent. The session ends after the last byte. `deflates`: compression was negotiated.
 ///
 /// # Panics
 /// If the server violated the WebSocket protocol, which is what the callers test.

@@ -1,7 +1,7 @@
 //! WebSockets: the transport (RFC 6455), and the session of a client on top of it.
 //!
-//! `connection.rs` moves bytes between a socket and a `Conversation`, which passes messages to the `Session`. Received bytes are in
-//! a `ReceiveBuffer`, and `frame_decoder.rs` extracts the frames from it. `frame_encoder.rs` appends outgoing frames to a
+//! `connection.rs` moves bytes between a socket and a `Conversation`, which passes messages to the `Session`. Received bytes are
+//! in a `ReceiveBuffer`, and `frame_decoder.rs` extracts the frames from it. `frame_encoder.rs` appends outgoing frames to a
 //! `SendBuffer`.
 
 mod answers;

@@ -5,10 +5,10 @@
 //!     target/release/examples/instructions publish 20000
 //! ```
 //!
-//! Everything runs on one thread, over the real log in a folder that is removed afterwards. The load decides when sessions run, when
-//! the log commits and when the clock of the bus advances, so every run does the same. Only the work of the server is counted; the
-//! work of the clients happens in between. Not included: the kernel, tokio's sockets, the wake-ups of threads, and the maintenance
-//! of the log.
+//! Everything runs on one thread, over the real log in a folder that is removed afterwards. The load decides when sessions run,
+//! when the log commits and when the clock of the bus advances, so every run does the same. Only the work of the server is
+//! counted; the work of the clients happens in between. Not included: the kernel, tokio's sockets, the wake-ups of threads, and
+//! the maintenance of the log.
 
 #![allow(clippy::print_stdout, reason = "the result is printed")]
 
@@ -22,8 +22,8 @@ type Failure = Box<dyn std::error::Error>;
 /// Messages that are sent together.
 const BATCH: usize = 256;
 
-/// Batches before the first counted one. After them the topics exist, buffers have their final size, and the log's tail is full, so
-/// that its buffers are reused.
+/// Batches before the first counted one. After them the topics exist, buffers have their final size, and the log's tail is full,
+/// so that its buffers are reused.
 const WARM_UP_BATCHES: usize = 4;
 
 /// The size of the log's tail in loads that fill it.
@@ -61,8 +61,8 @@ fn run(load: &str, messages: usize, folder: &Path) -> Result<usize, Failure> {
     }
 }
 
-/// Instructions in this function are counted. Callgrind matches its name, so it must not contain a closure, whose name would contain
-/// this one.
+/// Instructions in this function are counted. Callgrind matches its name, so it must not contain a closure, whose name would
+/// contain this one.
 #[inline(never)]
 fn count_instructions_of(work: &mut dyn FnMut()) {
     work();

@@ -79,8 +79,8 @@ impl Authenticator {
         }
     }
 
-    /// The owner of a ticket, with the scopes and rules of the current configuration. `None` if the token is no longer configured,
-    /// or if the JWT has expired or would no longer be accepted.
+    /// The owner of a ticket, with the scopes and rules of the current configuration. `None` if the token is no longer
+    /// configured, or if the JWT has expired or would no longer be accepted.
     pub(super) fn owner(&self, owner: &TicketOwner, now_ms: i64) -> Option<Principal> {
         if owner.expires_ms.is_none() {
             let principal = self.tokens.by_fingerprint(owner.print)?;

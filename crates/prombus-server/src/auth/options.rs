@@ -11,8 +11,8 @@ pub struct AuthOptions {
     pub tokens: Vec<TokenOptions>,
     /// How tokens of an identity provider are verified.
     pub jwt: Option<JwtOptions>,
-    /// Rules on topics and groups, in addition to scopes. The first rule that matches applies. If there are rules and none matches,
-    /// access is denied.
+    /// Rules on topics and groups, in addition to scopes. The first rule that matches applies. If there are rules and none
+    /// matches, access is denied.
     pub rules: Vec<Rule>,
 }
 

@@ -1,9 +1,9 @@
 //! Protects a server without auth from web pages of other origins: only this machine has access.
 //!
 //! Listening on loopback is not enough. A page in a browser on this machine can reach loopback: WebSockets ignore CORS, a
-//! `text/plain` POST needs no preflight, and the page's own host name can be rebound to 127.0.0.1. Two headers, which a page cannot
-//! set, reveal such requests: `Host` is the name that the browser connects to, and `Origin` is the origin of the page. Every value
-//! that is not known to be safe is refused.
+//! `text/plain` POST needs no preflight, and the page's own host name can be rebound to 127.0.0.1. Two headers, which a page
+//! cannot set, reveal such requests: `Host` is the name that the browser connects to, and `Origin` is the origin of the page.
+//! Every value that is not known to be safe is refused.
 
 #[cfg(test)]
 mod tests;
@@ -55,8 +55,8 @@ impl Guard {
         }
     }
 
-    /// Checks a request. `Host` must be loopback, configured, or the local address of the connection. `Origin` must be absent, the
-    /// same as the host, or configured.
+    /// Checks a request. `Host` must be loopback, configured, or the local address of the connection. `Origin` must be absent,
+    /// the same as the host, or configured.
     pub(crate) fn check(
         &self,
         host: Option<&str>,
@@ -134,8 +134,8 @@ enum Host {
 }
 
 impl Host {
-    /// Parses a name or an IPv4 address: labels of letters, digits, `-` and `_`. Other notations of an address (`127.1`, `0x7f.1`)
-    /// count as names, and such names do not exist.
+    /// Parses a name or an IPv4 address: labels of letters, digits, `-` and `_`. Other notations of an address (`127.1`,
+    /// `0x7f.1`) count as names, and such names do not exist.
     fn parse(text: &str) -> Option<Self> {
         let is_good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         let name = text.strip_suffix('.').unwrap_or(text);

@@ -1,11 +1,12 @@
 //! Compares patterns: does one cover all topics of another, and do two have a topic in common?
 //!
-//! Both questions are about all possible topics, so they are decided on the patterns themselves. A pattern is a small automaton that
-//! reads a topic segment by segment; all segments that no pattern names are equivalent. The results are exact, with one exception:
-//! if [`covers`] would have to visit too many states, it returns false. That may refuse too much, but never grants access.
+//! Both questions are about all possible topics, so they are decided on the patterns themselves. A pattern is a small automaton
+//! that reads a topic segment by segment; all segments that no pattern names are equivalent. The results are exact, with one
+//! exception: if [`covers`] would have to visit too many states, it returns false. That may refuse too much, but never grants
+//! access.
 //!
-//! Topics that begin with `dlq.` are matched only by patterns that begin with `dlq.`. So patterns are of two kinds, and patterns of
-//! different kinds have no topic in common, with one exception: the topic `dlq`, which `dlq.**` matches too.
+//! Topics that begin with `dlq.` are matched only by patterns that begin with `dlq.`. So patterns are of two kinds, and patterns
+//! of different kinds have no topic in common, with one exception: the topic `dlq`, which `dlq.**` matches too.
 
 use prombus_protocol::{DEAD_LETTER_PREFIX, Pattern};
 use std::collections::HashSet;
@@ -159,8 +160,8 @@ impl<'a> Segments<'a> {
         false
     }
 
-    /// Searches for a topic that `inner` matches and this pattern does not: a path through `inner` to its end, on which none of the
-    /// possible states of this pattern is an end. Returns whether there is no such topic.
+    /// Searches for a topic that `inner` matches and this pattern does not: a path through `inner` to its end, on which none of
+    /// the possible states of this pattern is an end. Returns whether there is no such topic.
     fn cover(&self, inner: &Self, kind: Kind) -> bool {
         let table = Table::new(self);
         let start = (0, table.start(), Read::Nothing);
@@ -288,8 +289,8 @@ mod tests {
         all
     }
 
-    /// Compares the results with matching all short topics. The topics must be long enough, and contain a name that no pattern has,
-    /// so that there is an example for every difference.
+    /// Compares the results with matching all short topics. The topics must be long enough, and contain a name that no pattern
+    /// has, so that there is an example for every difference.
     fn agrees_with_trying_all_topics(patterns: &[String], topics: &[String]) {
         let patterns: Vec<_> = patterns.iter().map(|text| pattern(text)).collect();
         let matched: Vec<Vec<bool>> = patterns

@@ -85,8 +85,8 @@ impl Principal {
             && grants.rules.as_ref().is_none_or(|rules| rule::may_publish(rules, topic))
     }
 
-    /// Whether the owner may read every topic that `pattern` (or a topic's name) can match, including topics that do not exist yet.
-    /// A single scope must cover the whole pattern. `group` is `None` for reads without a group: replay, export, SSE, state.
+    /// Whether the owner may read every topic that `pattern` (or a topic's name) can match, including topics that do not exist
+    /// yet. A single scope must cover the whole pattern. `group` is `None` for reads without a group: replay, export, SSE, state.
     pub fn may_subscribe(&self, pattern: &str, group: Option<&str>) -> bool {
         let Some(grants) = &self.grants else { return true };
         let Ok(wanted) = Pattern::new(pattern) else { return false };
@@ -95,8 +95,8 @@ impl Principal {
             && grants.rules.as_ref().is_none_or(|rules| rule::may_subscribe(rules, &wanted, group))
     }
 
-    /// Whether the owner may use the admin routes, which show and change the operation of the bus. Rules do not limit this, because
-    /// they are about topics.
+    /// Whether the owner may use the admin routes, which show and change the operation of the bus. Rules do not limit this,
+    /// because they are about topics.
     pub fn is_admin(&self) -> bool {
         self.grants.as_ref().is_none_or(|grants| grants.scopes.contains(&Scope::Admin))
     }

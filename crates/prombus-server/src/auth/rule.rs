@@ -23,8 +23,8 @@ pub enum Action {
 
 /// A rule. The first one in the list that matches applies.
 ///
-/// A rule with groups matches only reads with one of these groups. It matches neither a publish nor a read without a group (replay,
-/// export, SSE, state).
+/// A rule with groups matches only reads with one of these groups. It matches neither a publish nor a read without a group
+/// (replay, export, SSE, state).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Whether the rule allows or denies.

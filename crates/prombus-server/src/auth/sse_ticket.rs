@@ -1,11 +1,11 @@
 //! Tickets for one subscription, which also work for reconnects.
 //!
 //! A browser's `EventSource` reconnects by itself, to the same URL, so a one-time ticket would fail there. A ticket of this kind
-//! works for one subscription (a topic or pattern with its query) for 24 hours. Its first use must come within 30 s and works once.
-//! Every later use must have the header `Last-Event-ID`, which an `EventSource` sends when it reconnects.
+//! works for one subscription (a topic or pattern with its query) for 24 hours. Its first use must come within 30 s and works
+//! once. Every later use must have the header `Last-Event-ID`, which an `EventSource` sends when it reconnects.
 //!
-//! Tickets are not stored. A ticket contains its owner and is signed with a key that is in the store, so it survives restarts. Only
-//! the process that issued a ticket knows whether it was used; after a restart a ticket works only for reconnects.
+//! Tickets are not stored. A ticket contains its owner and is signed with a key that is in the store, so it survives restarts.
+//! Only the process that issued a ticket knows whether it was used; after a restart a ticket works only for reconnects.
 
 use super::authenticator::Authenticator;
 use super::fingerprint::{first_half, sha256};

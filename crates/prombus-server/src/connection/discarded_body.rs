@@ -1,7 +1,8 @@
 //! Reads and discards the rest of a request body that its handler did not read.
 //!
 //! Many clients write the whole body before they read the response. If the connection is closed meanwhile, they report a network
-//! error instead of the response. So the body of a refused request is read to its end, within limits, before the response is sent.
+//! error instead of the response. So the body of a refused request is read to its end, within limits, before the response is
+//! sent.
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};

@@ -13,7 +13,8 @@ use parking_lot::Mutex;
 use std::convert::Infallible;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Answers the first request with `response` and `Connection: close`. A request that is not valid HTTP gets hyper's error instead.
+/// Answers the first request with `response` and `Connection: close`. A request that is not valid HTTP gets hyper's error
+/// instead.
 pub(crate) async fn answer_once<S>(socket: S, limits: &ConnectionLimits, response: Response<Body>)
 where
     S: AsyncRead + AsyncWrite + Unpin,

@@ -1,5 +1,5 @@
-//! Routes that change groups, for operators. A body has the fields of the corresponding WebSocket frame, and is parsed by the same
-//! code.
+//! Routes that change groups, for operators. A body has the fields of the corresponding WebSocket frame, and is parsed by the
+//! same code.
 
 use super::ApiError;
 use super::answer::{self, Answered, Deleted};

@@ -212,8 +212,8 @@ impl List {
         })
     }
 
-    /// The entity tag. It contains the id of the position because a topic that is deleted and created again has the same seqs, and
-    /// the number of keys because retention removes keys without changing the position.
+    /// The entity tag. It contains the id of the position because a topic that is deleted and created again has the same seqs,
+    /// and the number of keys because retention removes keys without changing the position.
     fn tag(&self) -> Option<String> {
         let key_count = self.first.as_ref().map_or(0, |first| first.key_count);
         let form = if self.is_lines { "lines" } else { "page" };

@@ -1,5 +1,5 @@
-//! Tests of the routes without a socket, over a bus in memory. As on a connection, a request passes first [`admit`](super::admit),
-//! then the router.
+//! Tests of the routes without a socket, over a bus in memory. As on a connection, a request passes first
+//! [`admit`](super::admit), then the router.
 
 mod access;
 mod bodies;

@@ -27,8 +27,8 @@ impl TopicReader {
         Ok(Self { client, topic, next_seq })
     }
 
-    /// Like [`locate`](Self::locate), but also accepts a position. In a topic that does not exist yet, reading starts at the first
-    /// event.
+    /// Like [`locate`](Self::locate), but also accepts a position. In a topic that does not exist yet, reading starts at the
+    /// first event.
     pub(super) async fn begin(client: StreamClient, topic: Topic, begin: Begin) -> Result<Self, ApiError> {
         let position = match begin {
             Begin::At(start) => return Self::locate(client, topic, start).await,

@@ -1,4 +1,5 @@
-//! `/topics`: lists topics, changes their settings, and deletes them. A token sees the topics that it may read; an admin sees all.
+//! `/topics`: lists topics, changes their settings, and deletes them. A token sees the topics that it may read; an admin sees
+//! all.
 
 use super::ApiError;
 use super::answer::{self, Answered, Deleted};

@@ -51,8 +51,8 @@ pub(crate) enum Hop {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Connects to the first address that responds. The attempts overlap: if packets to one address are dropped, for example because of
-/// a broken IPv6 route, the next address is delayed only by [`NEXT_ADDRESS_AFTER`].
+/// Connects to the first address that responds. The attempts overlap: if packets to one address are dropped, for example because
+/// of a broken IPv6 route, the next address is delayed only by [`NEXT_ADDRESS_AFTER`].
 pub(super) async fn open(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     let mut addresses = addresses.iter().copied();

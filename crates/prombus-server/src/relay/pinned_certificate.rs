@@ -1,5 +1,5 @@
-//! TLS to a server whose certificate is pinned by its hash. Names, issuers and dates are not checked: the hash comes from the lease
-//! record, which only gateways write.
+//! TLS to a server whose certificate is pinned by its hash. Names, issuers and dates are not checked: the hash comes from the
+//! lease record, which only gateways write.
 
 use crate::tls::cert_hash;
 use std::sync::Arc;

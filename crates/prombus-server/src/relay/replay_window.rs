@@ -3,12 +3,12 @@
 use super::preface::{Nonce, PrefaceRefused};
 use std::collections::HashMap;
 
-/// A counter may be lower than the highest one by less than this. Connections that are opened at the same time arrive in any order.
-/// If a counter is too old, the follower retries with a new one.
+/// A counter may be lower than the highest one by less than this. Connections that are opened at the same time arrive in any
+/// order. If a counter is too old, the follower retries with a new one.
 const WINDOW: u64 = 4096;
 const WORDS: usize = (WINDOW / 64) as usize;
-/// Maximum number of remembered followers. A follower has a new id after each restart and in each term; only holders of the secret
-/// get this far. Beyond the maximum, the follower whose last preface is the oldest is forgotten.
+/// Maximum number of remembered followers. A follower has a new id after each restart and in each term; only holders of the
+/// secret get this far. Beyond the maximum, the follower whose last preface is the oldest is forgotten.
 const FOLLOWERS_MAX: usize = 1024;
 
 /// The counters of all followers of a term.

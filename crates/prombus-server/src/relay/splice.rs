@@ -239,8 +239,8 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Splice<C> {
         if self.response.frames().is_none() {
             return self.stop_http().await;
         }
-        // The leader gets the close frame that the client would send. It leaves the groups, answers the frames that it has read, and
-        // sends a close frame with the same code, which is passed to the client.
+        // The leader gets the close frame that the client would send. It leaves the groups, answers the frames that it has read,
+        // and sends a close frame with the same code, which is passed to the client.
         self.closes_leader = true;
         self.copy().await
     }

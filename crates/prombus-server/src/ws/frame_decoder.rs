@@ -90,8 +90,8 @@ impl FrameDecoder {
         Some(head.head_bytes + head.payload_bytes)
     }
 
-    /// The next complete message or control frame, and how many bytes were consumed. A fragment consumes bytes without returning a
-    /// message. Bytes are unmasked in place.
+    /// The next complete message or control frame, and how many bytes were consumed. A fragment consumes bytes without returning
+    /// a message. Bytes are unmasked in place.
     pub(super) fn next<'a>(
         &'a mut self,
         bytes: &'a mut [u8],

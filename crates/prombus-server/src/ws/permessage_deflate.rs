@@ -1,7 +1,7 @@
 //! Compression of messages: permessage-deflate (RFC 7692).
 //!
-//! Each message is compressed on its own (no context takeover, in both directions). So the size of a message reveals nothing about
-//! earlier ones, and an idle connection needs no memory for compression: the compressor's state belongs to the thread.
+//! Each message is compressed on its own (no context takeover, in both directions). So the size of a message reveals nothing
+//! about earlier ones, and an idle connection needs no memory for compression: the compressor's state belongs to the thread.
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};

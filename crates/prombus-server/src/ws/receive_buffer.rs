@@ -1,7 +1,8 @@
 //! The received bytes of a client that are not handled yet.
 //!
-//! A socket is read into a buffer of the thread, and frames are handled there. Only an incomplete frame, or frames that must wait,
-//! are kept in the connection's own memory. So an idle connection needs almost no memory, and a busy one reads into a large buffer.
+//! A socket is read into a buffer of the thread, and frames are handled there. Only an incomplete frame, or frames that must
+//! wait, are kept in the connection's own memory. So an idle connection needs almost no memory, and a busy one reads into a large
+//! buffer.
 
 use super::frame_decoder::FrameDecoder;
 use std::cell::RefCell;

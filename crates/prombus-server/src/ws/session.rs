@@ -1,8 +1,8 @@
 //! The state of one WebSocket client, without its socket: messages go in, frames come out.
 //!
 //! Frames are handled in order. Publishes and acks are collected while frames are read. [`Session::poll`] then submits them
-//! together, writes all answers that are ready, and pulls events while there is room. A SUBSCRIBE, SEEK or CURSOR must be completed
-//! before the next frame is handled: it is a [`Barrier`], and the frames after it wait.
+//! together, writes all answers that are ready, and pulls events while there is room. A SUBSCRIBE, SEEK or CURSOR must be
+//! completed before the next frame is handled: it is a [`Barrier`], and the frames after it wait.
 
 mod barrier;
 mod corrs;
@@ -113,8 +113,8 @@ impl Session {
         self.principal.is_some()
     }
 
-    /// How the connection must end, if it must end now: because of a frame, because there was no AUTH in time, or because the token
-    /// has expired. In the last two cases the client gets an ERR.
+    /// How the connection must end, if it must end now: because of a frame, because there was no AUTH in time, or because the
+    /// token has expired. In the last two cases the client gets an ERR.
     pub(super) fn ending(&mut self, is_auth_due: bool, out: &mut SendBuffer) -> Option<Ending> {
         if self.ending.is_some() {
             return self.ending;
@@ -184,7 +184,8 @@ impl Session {
         self.subscriptions.settle_all(&*self.gateway.backend);
     }
 
-    /// Submits the collected publishes and acks, then writes the answers that are ready, and events while the send buffer has room.
+    /// Submits the collected publishes and acks, then writes the answers that are ready, and events while the send buffer has
+    /// room.
     pub(super) fn poll(&mut self, context: &mut Context<'_>, out: &mut SendBuffer) {
         self.flush();
         self.publisher.poll(&*self.gateway.backend, context, out);

@@ -85,7 +85,8 @@ async fn a_client_that_is_not_read_because_of_full_buffers_does_not_count_as_dea
     let mut victim = Raw::connect(rig.address).await;
     sleep(Duration::from_millis(200)).await;
     let mut hog = Raw::connect(rig.address).await;
-    // The victim sends a fragment of a message (in a whole frame, so that pongs may follow). Meanwhile the hog uses up the budget.
+    // The victim sends a fragment of a message (in a whole frame, so that pongs may follow). Meanwhile the hog uses up the
+    // budget.
     let mut piece = Vec::new();
     put_masked(&mut piece, 0x01, &vec![b' '; 20_000]);
     victim.socket.write_all(&piece[..5_000]).await.expect("sent");

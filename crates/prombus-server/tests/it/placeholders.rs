@@ -1,6 +1,6 @@
-//! Placeholders for values that vary in a documented answer: `<number>` and `<text>` match any number or text, `<id>` matches a UUID
-//! and `<ts>` a time. A suffix (`<id-2>`) makes a separate placeholder. After its first match, an `<id>` or `<ts>` has that value in
-//! all later answers and sent frames.
+//! Placeholders for values that vary in a documented answer: `<number>` and `<text>` match any number or text, `<id>` matches a
+//! UUID and `<ts>` a time. A suffix (`<id-2>`) makes a separate placeholder. After its first match, an `<id>` or `<ts>` has that
+//! value in all later answers and sent frames.
 
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;

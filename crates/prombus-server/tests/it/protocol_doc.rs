@@ -1,4 +1,5 @@
-//! Runs the examples of `docs/protocol.md`: each transcript against a server of its own, and the `curl` lines against a shared one.
+//! Runs the examples of `docs/protocol.md`: each transcript against a server of its own, and the `curl` lines against a shared
+//! one.
 
 use crate::placeholders::{Placeholders, parse};
 use crate::rig::{Client, Rig, Seen, options};

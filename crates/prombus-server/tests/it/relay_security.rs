@@ -1,5 +1,5 @@
-//! Security of the relay: which prefaces a leader accepts, which leaders a follower trusts, and that the relay does not bypass the
-//! origin guard.
+//! Security of the relay: which prefaces a leader accepts, which leaders a follower trusts, and that the relay does not bypass
+//! the origin guard.
 
 use crate::shared_rig::{
     Certificate, Pair, SECRET, SharedRig, exchange, json_of, read_all, shared_options, status_of,
@@ -187,7 +187,8 @@ async fn pages_of_other_origins_are_refused_at_the_follower_and_at_the_leader() 
     );
     socket.write_all(second.as_bytes()).await.expect("sent");
     assert_eq!(status_of(&read_all(&mut socket).await), 403);
-    // An origin that matches the follower's address is accepted: the leader compares with the address that the client connected to.
+    // An origin that matches the follower's address is accepted: the leader compares with the address that the client connected
+    // to.
     let same = pair.follower.ask(&format!("GET /topics\nOrigin: http://{host}")).await;
     assert_eq!(status_of(&same), 200);
 }

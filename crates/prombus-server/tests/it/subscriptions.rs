@@ -112,7 +112,8 @@ async fn scopes_of_a_new_token_apply_to_existing_subscriptions() {
     );
 }
 
-/// If the empty batch of a refused publish were kept, the next event would get its time, and a shutdown would wait for its answer.
+/// If the empty batch of a refused publish were kept, the next event would get its time, and a shutdown would wait for its
+/// answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_publish_affects_neither_the_next_event_nor_a_shutdown() {
     let mut rig = Rig::memory().await;

@@ -75,8 +75,8 @@ impl Claims {
         seconds.map(|seconds| Some((seconds * 1_000.0) as i64)).ok_or_else(|| refused("a date out of range"))
     }
 
-    /// The name of the owner. Empty names and control characters are refused: rules could not match them, and they could forge log
-    /// lines.
+    /// The name of the owner. Empty names and control characters are refused: rules could not match them, and they could forge
+    /// log lines.
     fn name(&self) -> Result<String, AuthRefused> {
         match self.0.get("sub") {
             None => Ok(NAMELESS.to_owned()),

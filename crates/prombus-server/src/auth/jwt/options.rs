@@ -31,7 +31,8 @@ impl Default for JwtOptions {
 pub enum JwtKey {
     /// A shared secret of at least 32 bytes, for HS256.
     Secret(String),
-    /// A file with public keys in PEM. The type of the key determines the algorithm: RSA is RS256, P-256 is ES256, Ed25519 is EdDSA.
+    /// A file with public keys in PEM. The type of the key determines the algorithm: RSA is RS256, P-256 is ES256, Ed25519 is
+    /// EdDSA.
     PemFile(PathBuf),
     /// A file with a JSON Web Key Set.
     JwksFile(PathBuf),

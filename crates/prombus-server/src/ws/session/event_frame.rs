@@ -19,7 +19,8 @@ pub(super) struct EventFrame {
     tail_of: Option<TailOf>,
 }
 
-/// The values at the end of an EVENT: attempt, lease, reason. An end that contains an error of the previous attempt is not reused.
+/// The values at the end of an EVENT: attempt, lease, reason. An end that contains an error of the previous attempt is not
+/// reused.
 type TailOf = (u32, u64, Option<RedeliveryReason>);
 
 impl EventFrame {

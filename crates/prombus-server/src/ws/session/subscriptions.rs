@@ -180,7 +180,8 @@ impl Subscriptions {
         self.ready.register(waker);
     }
 
-    /// Pulls events while there is room, once from each ready subscription. Those that have more are queued again, after the others.
+    /// Pulls events while there is room, once from each ready subscription. Those that have more are queued again, after the
+    /// others.
     pub(super) fn pull(&mut self, gateway: &Gateway, rate: &mut DeliveryRate, out: &mut SendBuffer) {
         let now = steady_ms();
         rate.resume();
@@ -207,8 +208,8 @@ impl Subscriptions {
                     subscription.slot.queue();
                     rate.take(count, now);
                 }
-                // The term has ended, and the gateway is about to close the connection with 1012. Until then the slot stays, so that
-                // an ack is answered with `unavailable`.
+                // The term has ended, and the gateway is about to close the connection with 1012. Until then the slot stays, so
+                // that an ack is answered with `unavailable`.
                 Err(GroupError::Unavailable(Unavailable::Deposed(_) | Unavailable::Closed))
                     if gateway.shared_store.is_some() => {}
                 Err(error) => self.end(slot, &error, &*gateway.backend, out),
@@ -216,8 +217,8 @@ impl Subscriptions {
         }
     }
 
-    /// The client can get no events for now, so the events that are being read for it may go to other members. The end of the read,
-    /// or the next event, adds the slot to the ready list again.
+    /// The client can get no events for now, so the events that are being read for it may go to other members. The end of the
+    /// read, or the next event, adds the slot to the ready list again.
     #[cold]
     fn stop_waiting(&mut self) {
         for slot in self.waiting.drain(..) {
