@@ -1,4 +1,4 @@
-//! The relay: passes connections that a follower accepted on to the leader of a shared store.
+//! The relay: forwards the connections of a follower to the leader of a shared store.
 //!
 //! A follower reads the head of the first request ([`FirstRequest`]), connects to the leader ([`Leader::connect`]) and copies
 //! bytes in both directions ([`Splice`]). The connection to the leader, the hop, begins with a preface: it contains the client's

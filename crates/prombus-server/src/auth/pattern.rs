@@ -33,7 +33,7 @@ pub(super) fn covers(outer: &Pattern, inner: &Pattern) -> bool {
     }
 }
 
-/// Whether a topic is possible that both match.
+/// Whether some topic can match both.
 pub(super) fn overlaps(one: &Pattern, other: &Pattern) -> bool {
     match (dead_letters(one), dead_letters(other)) {
         (None, None) => Segments::new(one.as_str()).overlap(&Segments::new(other.as_str()), Kind::Events),
@@ -160,8 +160,8 @@ impl<'a> Segments<'a> {
         false
     }
 
-    /// Searches for a topic that `inner` matches and this pattern does not: a path through `inner` to its end, on which none of
-    /// the possible states of this pattern is an end. Returns whether there is no such topic.
+    /// Whether this pattern matches every topic that `inner` matches. Searches for a counterexample: a path to the end of
+    /// `inner`, after which none of the states that this pattern can be in is an end.
     fn cover(&self, inner: &Self, kind: Kind) -> bool {
         let table = Table::new(self);
         let start = (0, table.start(), Read::Nothing);

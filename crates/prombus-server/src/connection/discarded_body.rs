@@ -68,7 +68,7 @@ impl Body for RequestBody {
 }
 
 impl Leftover {
-    /// Reads and discards the rest. A client that waits for `100 Continue` and has not got it sends no body, so nothing is read.
+    /// Reads and discards the rest. A client that still waits for `100 Continue` sends no body, so nothing is read.
     pub(crate) async fn discard(self, waits_for_continue: bool) {
         let mut read_bytes = 0;
         let discarding = poll_fn(|context| {

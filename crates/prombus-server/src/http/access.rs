@@ -30,7 +30,7 @@ pub(super) enum Access {
 }
 
 /// Checks the framing, host and origin of a request. Runs before everything else, also for upgrades.
-#[allow(clippy::result_large_err, reason = "the answer is what the caller sends")]
+#[allow(clippy::result_large_err, reason = "the error is the response to send")]
 pub(crate) fn admit(guard: &Guard, ends: Ends, parts: &Parts) -> Result<(), Response> {
     check_framing(parts).map_err(|refused| {
         let mut response = refused.into_response();
@@ -70,7 +70,7 @@ fn check_guard(guard: &Guard, ends: Ends, parts: &Parts) -> Result<(), ApiError>
     parts.uri.authority().map_or(Ok(()), |authority| check(Some(authority.as_str())))
 }
 
-/// The value of a header that must not be repeated: a proxy and this server could use different ones of the values.
+/// The value of a header that must not be repeated: a proxy and this server could each use a different value.
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ApiError> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// The rate is measured over this much waiting time, so that a short network interruption does not end an upload.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// Measures the rate of one body. Only the time counts that the server waited for the client.
+/// Measures the rate of one body. Only time that the server spent waiting for the client counts.
 #[derive(Debug)]
 pub(super) struct BodyRate {
     min_bytes_per_second: u64,

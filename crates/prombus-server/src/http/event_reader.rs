@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// How long a response retries to read unreadable events before it is aborted.
+/// How long a response keeps trying to read unreadable events before it is aborted.
 const UNREADABLE_WAIT: Duration = Duration::from_secs(30);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);

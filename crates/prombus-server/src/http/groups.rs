@@ -159,7 +159,7 @@ pub(super) async fn groups(call: Call) -> Answered {
 fn place_of(next: &str) -> Result<(String, String), ApiError> {
     match next.split_once('/') {
         Some((topic, group)) => Ok((topic.to_owned(), group.to_owned())),
-        None => Err(ApiError::bad_request("\"next\" is not the next of an earlier response")),
+        None => Err(ApiError::bad_request("\"next\" is not a value from an earlier response")),
     }
 }
 

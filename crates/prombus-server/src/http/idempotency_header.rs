@@ -1,4 +1,4 @@
-//! The `Idempotency-Key` header: events with the same key are stored once, however often they are sent.
+//! The `Idempotency-Key` header: a request with the same key stores its events once, however often it is sent.
 
 use super::ApiError;
 use axum::http::HeaderMap;

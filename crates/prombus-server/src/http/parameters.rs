@@ -137,7 +137,7 @@ pub(super) const STATE: &[Parameter] = &[
         r#"{"type":"integer","minimum":1,"maximum":1000000}"#,
         "Maximum number of events. If absent: 1000, or no limit with ndjson.",
     ),
-    query("next", STATE_CURSOR, "The next of the previous page."),
+    query("next", STATE_CURSOR, "The value of next in the response for the previous page."),
     query("after", STATE_CURSOR, "The same as next."),
     AT,
     query("ndjson", OFF, "1: one event per line, as with Accept: application/x-ndjson. 0: a JSON object."),
@@ -167,7 +167,7 @@ pub(super) const SUBSCRIBE: &[Parameter] = &[
 ];
 
 const LIST_LIMIT: &str = r#"{"type":"integer","minimum":1,"maximum":10000,"default":1000}"#;
-const LIST_NEXT: Parameter = query("next", TEXT, "The next of the previous page.");
+const LIST_NEXT: Parameter = query("next", TEXT, "The value of next in the response for the previous page.");
 
 pub(super) const TOPICS: &[Parameter] = &[
     query("prefix", TEXT, "Only topics whose names begin with this."),
@@ -184,9 +184,13 @@ pub(super) const GROUPS: &[Parameter] = &[
     query(
         "topic",
         r##"{"$ref":"#/components/schemas/Pattern"}"##,
-        "Only groups of this subscription, as written.",
+        "Only groups with exactly this subscription; patterns are not expanded.",
     ),
-    query("prefix", TEXT, "Only groups whose subscription, as written, begins with this."),
+    query("prefix", TEXT, "Only groups whose subscription begins with this text."),
     query("limit", LIST_LIMIT, "Maximum number of groups."),
-    query("next", r#"{"type":"string","pattern":"^[^/]*/"}"#, "The next of the previous page."),
+    query(
+        "next",
+        r#"{"type":"string","pattern":"^[^/]*/"}"#,
+        "The value of next in the response for the previous page.",
+    ),
 ];

@@ -82,7 +82,7 @@ impl BodyDecoder {
     pub(super) fn finish(self) -> Result<Bytes, ApiError> {
         match self {
             Self::Gzip(gzip) => Ok(gzip.finish().map_err(|error| invalid("gzip", error))?.into()),
-            Self::Zstd(zstd) if zstd.is_in_frame => Err(invalid("zstd", "it is cut short")),
+            Self::Zstd(zstd) if zstd.is_in_frame => Err(invalid("zstd", "the data is truncated")),
             Self::Zstd(_) => Ok(Bytes::new()),
         }
     }

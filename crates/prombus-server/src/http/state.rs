@@ -101,7 +101,7 @@ impl Cursor {
             (Some(after_seq), Some(seq), Some(id)) => {
                 Ok(Self { after_seq, position: EventPosition { id, seq } })
             }
-            _ => Err(ApiError::bad_request("\"next\" is not the next of an earlier response")),
+            _ => Err(ApiError::bad_request("\"next\" is not a value from an earlier response")),
         }
     }
 }

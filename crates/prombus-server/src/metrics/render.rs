@@ -29,7 +29,7 @@ pub(crate) fn render(
     text.family(
         "rate_limited_total",
         FamilyKind::Counter,
-        "Publishes refused because a rate was exceeded, by whose rate it was.",
+        "Publishes refused because a rate was exceeded, by scope.",
     );
     text.sample(&[("scope", "connection")], of_connections);
     text.sample(&[("scope", "topic")], of_topics);

@@ -26,7 +26,9 @@ pub(crate) enum HopError {
     Resolve { address: String, source: io::Error },
     #[error("the leader at {address} cannot be reached: {source}")]
     Connect { address: String, source: io::Error },
-    #[error("TLS to the leader at {address} failed, with the certificate of the lease record: {source}")]
+    #[error(
+        "TLS to the leader at {address} failed; it must have the certificate of the lease record: {source}"
+    )]
     Tls { address: String, source: io::Error },
     /// Nothing of the client was sent.
     #[error("the gateway at {0} refused the connection: it does not lead (yet), or the lease has changed")]

@@ -35,8 +35,8 @@ impl Leading {
 }
 
 impl Duty {
-    /// Whether a connection that is relayed to this leader must end. While no leader is known, the old leader may still serve,
-    /// and ends the connection itself if it does not.
+    /// Whether a connection that is relayed to this leader must end. It stays open while no leader is known: the old leader may
+    /// still serve, and otherwise ends the connection itself.
     pub(super) fn has_left(&self, leader: &Leader) -> bool {
         match self {
             Self::Leading(_) => true,

@@ -1,4 +1,4 @@
-//! The claims of a token. They are signed by a configured key, but may still contain unexpected values, which must not panic.
+//! The claims of a token. They are signed by a configured key, but may still contain unexpected values: none may cause a panic.
 
 use super::leeway::check_dates;
 use crate::auth::error::AuthRefused;
@@ -72,7 +72,9 @@ impl Claims {
         }
         let seconds = number.as_f64().filter(|seconds| seconds.is_finite());
         // A cast from a float saturates.
-        seconds.map(|seconds| Some((seconds * 1_000.0) as i64)).ok_or_else(|| refused("a date out of range"))
+        seconds
+            .map(|seconds| Some((seconds * 1_000.0) as i64))
+            .ok_or_else(|| refused("a date is out of range"))
     }
 
     /// The name of the owner. Empty names and control characters are refused: rules could not match them, and they could forge

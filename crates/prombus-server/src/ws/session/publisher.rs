@@ -115,7 +115,8 @@ impl Publisher {
     fn answer(&mut self, context: &mut Context<'_>, out: &mut SendBuffer) {
         while let Some(front) = self.in_flight.front_mut() {
             let Poll::Ready(result) = Pin::new(&mut front.publishing).poll(context) else { return };
-            let InFlight { mut corrs, bytes, .. } = self.in_flight.pop_front().expect("just looked at");
+            let InFlight { mut corrs, bytes, .. } =
+                self.in_flight.pop_front().expect("the front was just polled");
             self.in_flight_bytes -= bytes;
             self.in_flight_events -= corrs.len();
             match result {

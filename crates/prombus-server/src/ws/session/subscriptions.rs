@@ -115,7 +115,7 @@ impl Subscriptions {
 
     /// The subscription in a slot that [`find`](Self::find) returned.
     pub(super) fn get(&mut self, slot: SlotIndex) -> &mut Subscription {
-        self.slots[slot].as_mut().expect("slots that are found are taken")
+        self.slots[slot].as_mut().expect("a slot that was found is in use")
     }
 
     /// The slots of subscriptions for which `is_wanted` does not hold.
