@@ -86,7 +86,7 @@ where
             connection.as_mut().graceful_shutdown();
             match tokio::time::timeout(limits.drain_timeout, connection).await {
                 Ok(ended) => ended,
-                Err(_) => return tracing::debug!("{}: a response did not end within the drain timeout", peer.ends.remote),
+                Err(_) => return tracing::debug!("{}: a response did not end in time", peer.ends.remote),
             }
         }
     };

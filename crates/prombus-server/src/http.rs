@@ -122,7 +122,7 @@ async fn around(State(gateway): State<Arc<Gateway>>, request: Request, next: Nex
 }
 
 async fn wrong_method(request: Request) -> Response {
-    tracing::debug!(method = %request.method(), status = 405, "request with a method that its path does not support");
+    tracing::debug!(method = %request.method(), status = 405, "request with an unsupported method");
     let message = format!("{} is not allowed here; the Allow header lists the methods", request.method());
     ApiError::new(ErrorCode::MethodNotAllowed, message).into_response()
 }

@@ -39,7 +39,7 @@ impl Ending {
     pub(super) const WRONG_TOKENS: Self = Self { code: POLICY, reason: "too many wrong tokens" };
     pub(super) const SLOW_MESSAGE: Self = Self { code: POLICY, reason: "a message took too long to arrive" };
     pub(super) const NO_PONG: Self = Self { code: POLICY, reason: "no answer to a ping" };
-    pub(super) const STALLED: Self = Self { code: TRY_LATER, reason: "nothing was read for too long" };
+    pub(super) const STALLED: Self = Self { code: TRY_LATER, reason: "the client did not read for too long" };
     pub(super) const NOT_UTF8: Self = Self { code: INVALID_DATA, reason: NOT_UTF8 };
 
     /// The close frame, as a server sends it.
