@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_named() {
+    fn a_missing_file_is_named() {
         let options = TlsOptions { cert: "/nowhere/cert.pem".into(), key: "/nowhere/key.pem".into() };
         let error = server_tls(&options).err().unwrap();
         assert!(error.to_string().contains("/nowhere/cert.pem"));

@@ -291,7 +291,7 @@ mod tests {
 
     /// Compares the results with matching all short topics. The topics must be long enough, and contain a name that no pattern
     /// has, so that there is an example for every difference.
-    fn agrees_with_trying_all_topics(patterns: &[String], topics: &[String]) {
+    fn agrees_with_matching_all_topics(patterns: &[String], topics: &[String]) {
         let patterns: Vec<_> = patterns.iter().map(|text| pattern(text)).collect();
         let matched: Vec<Vec<bool>> = patterns
             .iter()
@@ -309,20 +309,20 @@ mod tests {
     }
 
     #[test]
-    fn cover_and_overlap_agree_with_trying_all_topics() {
+    fn cover_and_overlap_agree_with_matching_all_topics() {
         let mut patterns = all_of(&["a", "b", "*", "**"], 3);
         patterns.extend(patterns.clone().iter().map(|text| format!("dlq.{text}")));
         patterns.push("dlq".to_owned());
         let mut topics = all_of(&["a", "b", "c"], 6);
         topics.extend(topics.clone().iter().map(|text| format!("dlq.{text}")));
         topics.push("dlq".to_owned());
-        agrees_with_trying_all_topics(&patterns, &topics);
+        agrees_with_matching_all_topics(&patterns, &topics);
     }
 
     #[test]
     fn dead_letters_in_the_middle_of_patterns_are_exact_too() {
         let patterns = all_of(&["a", "dlq", "*", "**"], 3);
-        agrees_with_trying_all_topics(&patterns, &all_of(&["a", "c", "dlq"], 6));
+        agrees_with_matching_all_topics(&patterns, &all_of(&["a", "c", "dlq"], 6));
     }
 
     #[test]

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn globs_agree_with_trying_all_ways() {
+    fn globs_agree_with_a_naive_matcher() {
         fn naive(glob: &[u8], text: &[u8]) -> bool {
             match (glob, text) {
                 ([], []) => true,

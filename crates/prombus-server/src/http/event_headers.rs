@@ -62,7 +62,7 @@ mod tests {
     use axum::http::HeaderValue;
 
     #[test]
-    fn only_x_headers_are_taken_and_no_credentials() {
+    fn only_x_headers_without_credentials_are_selected() {
         let mut headers = HeaderMap::new();
         let names = [
             "x-trace",

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn both_spellings_of_a_parameter_are_taken_and_near_misses_are_not() {
+    fn both_spellings_of_a_parameter_are_accepted_and_near_misses_are_not() {
         let known = ["fromTs", "caused_by", "limit"];
         let named = |text: &str| Query::parse(text).expect("a query").with_names(&known);
         for text in ["fromTs=1&limit=2", "from_ts=1&limit=2", "from%5Fts=1&fromTs=1&limit=2"] {

@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_reads_back_as_written_and_nothing_else_is_one() {
+    fn a_cursor_survives_a_round_trip_and_other_texts_are_refused() {
         let position = EventPosition { id: Uuid::from_u128(7), seq: 9 };
         let cursor = Cursor { after_seq: 3, position };
         assert_eq!(Cursor::parse(&cursor.to_string()).ok(), Some(cursor));

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_confirmation_needs_the_secret_and_fits_one_preface() {
+    fn a_confirmation_needs_the_secret_and_is_valid_for_one_preface() {
         let (key, other) = (RelayKey::new(&[1; 32]), RelayKey::new(&[2; 32]));
         let sent = preface().encode(&key);
         assert!(key.is_confirmation(&sent, &key.confirmation(&sent)));

@@ -67,7 +67,7 @@ async fn a_follower_answers_preflights_of_its_own_routes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_knows_the_leader_before_it_leads_is_not_ready() {
+async fn a_follower_is_not_ready_before_its_leader_leads() {
     let (taking_over, follower) =
         (SharedRig::start(shared_options()).await, SharedRig::start(shared_options()).await);
     follower.follow(Some(taking_over.endpoint(2)));

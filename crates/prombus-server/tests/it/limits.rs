@@ -177,7 +177,7 @@ async fn connections_over_the_limit_are_closed_and_the_others_stay_open() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_topic_over_the_limit_is_refused_alone() {
+async fn only_publishes_to_topics_over_the_limit_are_refused() {
     let bus = Bus::builder().max_topics(2).memory().expect("a bus");
     let rig = Rig::over(bus, options()).await;
     let mut client = rig.client().await;

@@ -113,7 +113,7 @@ async fn play(block: &Block) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_transcript_of_the_protocol_is_true() {
+async fn every_transcript_of_the_protocol_matches_the_server() {
     for block in blocks(&document()).iter().filter(|block| block.is_transcript()) {
         play(block).await;
     }
@@ -151,7 +151,7 @@ fn every_frame_and_every_code_is_in_a_transcript() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_curl_line_of_the_protocol_is_answered_as_it_says() {
+async fn every_curl_line_of_the_protocol_is_answered_as_documented() {
     let blocks = blocks(&document());
     let mut servers: HashMap<&str, (Rig, Placeholders)> = HashMap::new();
     let mut count = 0;

@@ -78,7 +78,7 @@ async fn the_leader_sees_the_address_of_the_client() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn large_bodies_and_large_messages_pass() {
+async fn large_bodies_and_large_messages_are_relayed() {
     let pair = Pair::start().await;
     let large = "x".repeat(900_000);
     let mut client = pair.follower.client().await;
@@ -128,7 +128,7 @@ async fn without_a_leader_a_connection_waits_and_then_gets_503() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_waits_is_served_by_the_leader_that_appears() {
+async fn a_waiting_connection_is_served_by_a_new_leader() {
     let mut patient = shared_options();
     patient.engine_wait = PATIENCE;
     let bus = Bus::memory();

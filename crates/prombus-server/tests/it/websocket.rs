@@ -274,7 +274,7 @@ async fn invalid_frames_get_one_err_each_and_the_connection_stays_open() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_oversized_frame_is_too_large_and_closes_with_1009() {
+async fn an_oversized_frame_gets_too_large_and_a_close_with_1009() {
     let rig = Rig::memory().await;
     let mut client = rig.client().await;
     let over_payload = "x".repeat((1 << 20) + 10);

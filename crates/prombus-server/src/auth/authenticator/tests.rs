@@ -64,7 +64,7 @@ fn without_configuration_every_client_is_anyone() {
 }
 
 #[test]
-fn attempts_without_a_good_token_are_refused() {
+fn without_a_valid_token_access_is_refused() {
     let authenticator = authenticator(Vec::new());
     assert!(authenticator.is_configured());
     let refused = |token: Option<&str>| authenticator.authenticate(token, NOW_MS).unwrap_err();
@@ -194,7 +194,7 @@ fn a_scope_is_for_its_topics_and_its_action_only() {
 }
 
 #[test]
-fn everything_does_not_hold_dead_letters_but_all_scopes_do() {
+fn double_star_does_not_cover_dead_letters_but_all_scopes_do() {
     let wide = principal("wide", &["subscribe:**", "publish:**"], &[]);
     assert!(wide.may_subscribe("**", None) && wide.may_publish("orders"));
     assert!(
@@ -214,13 +214,13 @@ fn an_admin_reads_no_events_without_subscribe() {
 }
 
 #[test]
-fn no_scope_is_no_right() {
+fn without_scopes_nothing_is_allowed() {
     let nobody = principal("nobody", &[], &[rule(Effect::Allow, &[], &[])]);
     assert!(!nobody.may_publish("a") && !nobody.may_subscribe("a", None) && !nobody.is_admin());
 }
 
 #[test]
-fn scopes_and_rules_must_both_say_yes() {
+fn scopes_and_rules_must_both_allow() {
     let rules = [
         rule(Effect::Deny, &["eve", "temp-*"], &[]),
         rule(Effect::Deny, &[], &["orders.secret", "dlq.**"]),
@@ -267,7 +267,7 @@ fn rules_reach_principals_of_both_kinds_of_token() {
 }
 
 #[test]
-fn debug_of_the_whole_shows_no_secret() {
+fn debug_output_shows_no_secret() {
     let shown = format!("{:?}", authenticator(Vec::new()));
     assert!(shown.contains("billing"));
     let hash = TokenHash::of("the-token-of-billing").to_string();

@@ -21,7 +21,7 @@ async fn health_follows_the_bus_and_readiness_the_server() {
 }
 
 #[tokio::test]
-async fn metrics_and_the_hello_are_text() {
+async fn metrics_and_the_greeting_are_text() {
     let rig = Rig::open();
     rig.fill("t", 0..3).await;
     let metrics = rig.get("/metrics").await;

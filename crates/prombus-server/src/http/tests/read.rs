@@ -197,7 +197,7 @@ async fn responses_are_compressed_on_request() {
 }
 
 #[tokio::test]
-async fn the_last_events_and_the_newest_first() {
+async fn replay_returns_the_last_events_or_the_newest_first() {
     let rig = Rig::open();
     rig.fill("t", 0..1_000).await;
     let last = async |query: &str| replayed(&rig.get(&format!("/replay?topic=t&{query}")).await);
