@@ -200,7 +200,7 @@ impl From<GuardRefused> for ApiError {
     }
 }
 
-/// Conversions of errors that map to one code.
+/// Conversions of errors whose code is given by a function.
 macro_rules! from_coded {
     ($($error:ty => $code:expr),* $(,)?) => {$(
         impl From<$error> for ApiError {

@@ -117,7 +117,8 @@ impl EventReader {
         }
     }
 
-    /// Reads the next events. For a pattern, [`Until::Now`] waits for events that exist but are not complete yet.
+    /// Reads the next events. For a pattern, [`Until::Now`] waits for stored events that are not returned yet
+    /// ([`More::Soon`]).
     pub(super) async fn read(&mut self, limit: PullLimit, until: Until) -> Result<ReadEvents, StreamError> {
         match &mut self.kind {
             ReaderKind::Topic(topic_reader) => {

@@ -6,7 +6,8 @@ use std::future::poll_fn;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// How long to wait for events that are not complete yet.
+/// How long to wait while more events with the newest commit time may still be committed: these events are not returned yet, so
+/// that the order by commit time holds.
 const SOON: Duration = Duration::from_millis(1);
 
 /// A position in the sequence that moves forward.
@@ -40,7 +41,8 @@ impl PatternReader {
         Ok(chunk)
     }
 
-    /// Like [`read`](Self::read), but waits for events that exist and are not complete yet: for readers with an end.
+    /// Like [`read`](Self::read), but waits for stored events that are not returned yet ([`More::Soon`]): for readers with an
+    /// end.
     pub(super) async fn read_complete(&mut self, limit: PullLimit) -> Result<MergedChunk, StreamError> {
         loop {
             let chunk = self.read(limit).await?;
