@@ -1,5 +1,5 @@
-//! A gateway whose WebSockets send every message back, compressed if the client likes: what the Autobahn test suite talks to
-//! (`tests/autobahn/run`). Prints its port, and ends when its input does.
+//! A server whose WebSockets echo every message, compressed if the client negotiated it, for the Autobahn test suite
+//! (`tests/autobahn/run`). Prints its port, and ends when its standard input ends.
 
 use prombus::Bus;
 use prombus_server::{Server, ServerOptions};

@@ -1,5 +1,5 @@
-//! A leader and a follower of one store, over a bus in memory: what the cost of the relay is measured with. Prints both ports, and
-//! ends when its input does:
+//! A leader and a follower over one bus in memory, to measure the cost of the relay. Prints the ports, and ends when its standard
+//! input ends:
 //!
 //! ```sh
 //! sleep 300 | cargo run --release -p prombus-server --example relay
@@ -34,7 +34,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (_follow, following) = watch::channel(ServerRole::Following { leader: Some(endpoint) });
     let follower = Server::bind_shared(following, options).await?;
     let follower_address = follower.local_addrs()[0];
-    // The same backend without roles, for comparison.
+    // A server without roles over the same backend, for comparison.
     let single = Server::bind(
         bus.backend().clone(),
         ServerOptions { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], ..ServerOptions::default() },

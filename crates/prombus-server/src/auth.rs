@@ -1,8 +1,8 @@
-//! Who may do what: tokens are turned into a [`Principal`], and a principal says yes or no.
+//! Authentication and authorization: a token is resolved to a [`Principal`], which knows what its owner may do.
 //!
-//! Everything that guards the gateway asks here, so WebSocket and HTTP cannot differ. Nothing configured means that
-//! everybody may do everything; then `origin_guard.rs` sees to it that only this machine gets in. There is no I/O after the start,
-//! and no clock: callers say what time it is.
+//! WebSocket and HTTP both use this module, so their checks cannot differ. Without any configuration every client may do
+//! everything; `origin_guard.rs` then ensures that only this machine has access. There is no I/O after startup, and no clock:
+//! callers pass the time.
 
 mod authenticator;
 mod error;

@@ -1,16 +1,16 @@
-//! How many bytes the buffers of all connections may take together. Each connection may always have a little; what it wants
-//! beyond that it asks for, and while there is none it neither reads nor pulls.
+//! The budget for the buffers of all connections together. Every connection has a small minimum for free. Memory beyond that
+//! counts against the budget; while the budget is used up, a connection neither reads nor pulls events.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes in buffers.
+/// The bytes in buffers, and their limit.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit_bytes: usize,
     used_bytes: AtomicUsize,
 }
 
-/// What one connection has of it.
+/// The share of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Share {
     bytes: usize,
@@ -25,7 +25,7 @@ impl Budget {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// Says what a connection's buffers take now.
+    /// Updates the share of a connection to the current size of its buffers.
     pub(crate) fn set(&self, share: &mut Share, bytes: usize) {
         if bytes > share.bytes {
             self.used_bytes.fetch_add(bytes - share.bytes, Ordering::Relaxed);

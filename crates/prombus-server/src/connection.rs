@@ -1,4 +1,4 @@
-//! One accepted socket: TLS if it is configured, HTTP, and WebSocket where a request asks for it.
+//! Serves an accepted socket: TLS if configured, then HTTP, and WebSocket after an upgrade request.
 
 mod discarded_body;
 mod prefixed_socket;
@@ -32,7 +32,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt as _;
 
-/// What a request's head may take.
+/// Maximum size of a request's head.
 pub(crate) const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// Serves a socket until it ends.
@@ -43,7 +43,7 @@ pub(crate) async fn serve(
     peer: Arc<Peer>,
     tls: Option<TlsAcceptor>,
 ) {
-    // Answers and events are gathered before they are written: nothing is won by the kernel's waiting for more.
+    // Responses and events are already written in batches, so Nagle's algorithm would only add latency.
     let _ = socket.set_nodelay(true);
     match tls {
         None => serve_http(gateway, router, socket, peer).await,
@@ -51,8 +51,8 @@ pub(crate) async fn serve(
             let patience = gateway.options.connections.head_timeout;
             match tokio::time::timeout(patience, acceptor.accept(socket)).await {
                 Ok(Ok(socket)) => serve_http(gateway, router, socket, peer).await,
-                Ok(Err(error)) => tracing::debug!("{}: no TLS: {error}", peer.ends.remote),
-                Err(_) => tracing::debug!("{}: no TLS in time", peer.ends.remote),
+                Ok(Err(error)) => tracing::debug!("{}: TLS handshake failed: {error}", peer.ends.remote),
+                Err(_) => tracing::debug!("{}: TLS handshake timed out", peer.ends.remote),
             }
         }
     }
@@ -77,7 +77,7 @@ where
         }
     });
     let mut http = hyper::server::conn::http1::Builder::new();
-    // The socket has the timers.
+    // `TimedSocket` has the timers.
     http.header_read_timeout(None).max_buf_size(HEAD_BYTES_MAX).half_close(true);
     let mut connection = pin!(http.serve_connection(socket, service).with_upgrades());
     let ended = tokio::select! {
@@ -86,7 +86,7 @@ where
             connection.as_mut().graceful_shutdown();
             match tokio::time::timeout(limits.drain_timeout, connection).await {
                 Ok(ended) => ended,
-                Err(_) => return tracing::debug!("{}: a response took too long to end", peer.ends.remote),
+                Err(_) => return tracing::debug!("{}: a response did not end in time", peer.ends.remote),
             }
         }
     };
@@ -144,7 +144,7 @@ where
         }
         response
     })?;
-    // A browser cannot send the header; other clients may, and need no AUTH then.
+    // A browser cannot send the header. Other clients can, and need no AUTH frame then.
     let principal = match http::bearer(&parts.headers).map_err(refused)? {
         None => None,
         Some(token) => {

@@ -1,4 +1,4 @@
-//! What all connections share.
+//! The state that all connections share.
 
 use crate::auth::{Authenticator, Guard, OneTimeTickets, SseTickets};
 use crate::buffer_budget::Budget;
@@ -9,12 +9,12 @@ use crate::shutdown::Stopping;
 use prombus::Backend;
 use std::sync::Arc;
 
-/// The gateway, without its sockets. A process that leads a shared store has one for each term.
+/// The server without its sockets. A process that leads a shared store has one instance per term.
 pub(crate) struct Gateway {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) options: ServerOptions,
     pub(crate) auth: Arc<Authenticator>,
-    /// Keeps pages of other origins out while no auth is configured.
+    /// Refuses pages of other origins while no auth is configured.
     pub(crate) guard: Arc<Guard>,
     pub(crate) tickets: Arc<OneTimeTickets>,
     pub(crate) sse_tickets: Arc<SseTickets>,
@@ -23,14 +23,14 @@ pub(crate) struct Gateway {
     /// Bytes in the buffers of all connections.
     pub(crate) budget: Arc<Budget>,
     pub(crate) stopping: Stopping,
-    /// Figures about leading and relaying; `None` where the store is not shared.
+    /// Metrics about leading and relaying; `None` if the store is not shared.
     pub(crate) shared_store: Option<Arc<SharedStoreMetrics>>,
-    /// Whether WebSockets send every message back and do nothing else.
+    /// Whether WebSockets only echo every message.
     #[cfg(feature = "test-util")]
     pub(crate) is_echo: bool,
 }
 
-/// What outlives the gateway of one term: counters, tickets and what was read at the start.
+/// The parts of a [`Gateway`] that outlive a term: options, auth, counters and tickets.
 pub(crate) struct GatewayParts {
     pub(crate) options: ServerOptions,
     pub(crate) auth: Arc<Authenticator>,
@@ -63,7 +63,7 @@ impl GatewayParts {
         }
     }
 
-    /// A gateway over a backend. Rates of topics are those of the backend, so their buckets are new.
+    /// A gateway over a backend. The rates of topics come from the backend, so their buckets are new.
     pub(crate) fn gateway(&self, backend: Arc<dyn Backend>, stopping: Stopping) -> Gateway {
         Gateway {
             backend,
@@ -84,7 +84,7 @@ impl GatewayParts {
 }
 
 impl Gateway {
-    /// The gateway of a process that has the store for itself.
+    /// For a process that does not share its store.
     pub(crate) fn new(
         backend: Arc<dyn Backend>,
         auth: Authenticator,

@@ -1,9 +1,9 @@
-//! The HTTP routes: everything on the port but the WebSocket upgrade.
+//! The HTTP routes: everything on the port except the WebSocket upgrade.
 //!
-//! `routes.rs` has the table of routes; the router, the authentication of each request and `/openapi.json` are all made from it,
-//! so that they cannot differ. A handler gets a [`Call`] whose caller is known already, and checks the topic.
+//! `routes.rs` contains the table of routes. The router, the authentication of each request and `/openapi.json` are all derived
+//! from it, so they cannot differ. A handler gets an authenticated [`Call`] and checks access to the topic.
 //!
-//! Requests are logged by their route, never by address: query strings may hold tickets, bodies are payloads.
+//! Requests are logged by their route, never by URL: query strings may contain tickets. Bodies are payloads and are not logged.
 
 mod access;
 mod answer;
@@ -100,7 +100,7 @@ async fn serve(route: &'static Route, gateway: Arc<Gateway>, request: Request) -
     response
 }
 
-/// What all answers have, and preflights.
+/// Answers CORS preflights, and adds the headers that every response has.
 async fn around(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
     let origins = &gateway.options.cors_origins;
     let allowed = cors::allowed_origin(origins, request.headers());
@@ -112,10 +112,8 @@ async fn around(State(gateway): State<Arc<Gateway>>, request: Request, next: Nex
         None => next.run(request).await,
     };
     if response.status() == StatusCode::NOT_ACCEPTABLE {
-        // Said by the compression, without a body.
-        let error = ApiError::bad_request(
-            "no encoding that Accept-Encoding allows is there: gzip, zstd and none are",
-        );
+        // The compression layer responds 406 without a body.
+        let error = ApiError::bad_request("no acceptable Content-Encoding; supported: gzip, zstd, identity");
         response = error.with_status(StatusCode::NOT_ACCEPTABLE).into_response();
     }
     cors::put_headers(origins, allowed, response.headers_mut());
@@ -124,14 +122,14 @@ async fn around(State(gateway): State<Arc<Gateway>>, request: Request, next: Nex
 }
 
 async fn wrong_method(request: Request) -> Response {
-    tracing::debug!(method = %request.method(), status = 405, "request with a method that its path has not");
-    let message = format!("{} is not possible here; the Allow header says what is", request.method());
+    tracing::debug!(method = %request.method(), status = 405, "request with an unsupported method");
+    let message = format!("{} is not allowed here; the Allow header lists the methods", request.method());
     ApiError::new(ErrorCode::MethodNotAllowed, message).into_response()
 }
 
 async fn unknown_path(request: Request) -> Response {
     if request.uri().path() == "/ws" {
-        let error = ApiError::bad_request("this is a WebSocket: connect to it with ws:// or wss://");
+        let error = ApiError::bad_request("this is the WebSocket endpoint: connect with ws:// or wss://");
         let mut response = error.with_status(StatusCode::UPGRADE_REQUIRED).into_response();
         response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("websocket"));
         return response;

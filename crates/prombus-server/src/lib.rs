@@ -1,8 +1,8 @@
-//! The gateway of prombus, as a library: WebSocket and HTTP on one port, in front of any [`prombus::Backend`].
+//! The prombus server as a library: WebSocket and HTTP on one port, in front of any [`prombus::Backend`].
 //!
-//! [`Server::bind`] and [`Server::run`] are all there is to it; the binary `prombus` only parses arguments and calls them, so a
-//! test can run the same server in its own process. [`Server::bind_shared`] is for stores that several gateways share: it serves
-//! a backend while its process leads, and relays to the leader otherwise.
+//! A program calls [`Server::bind`] and [`Server::run`]. The binary `prombus` only parses arguments and calls them, so a test can
+//! run the same server in its own process. [`Server::bind_shared`] is for gateways: servers that share one store. One of them
+//! leads and serves the store; the others relay connections to the leader.
 
 mod auth;
 mod buffer_budget;

@@ -1,4 +1,4 @@
-//! Listening sockets, and accepting connections up to `max_connections`.
+//! Listening sockets, which accept connections up to `max_connections`.
 
 use crate::metrics::Metrics;
 use crate::options::ServerOptions;
@@ -13,17 +13,17 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// How long to wait when the system has no descriptors left.
+/// How long to wait after a failed accept, for example when no file descriptors are left.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-/// The listening sockets of a gateway.
+/// The listening sockets of a server.
 pub(crate) struct Listeners {
     sockets: Vec<TcpListener>,
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) tls: Option<ServerTls>,
 }
 
-/// The places of all connections that are allowed at a time.
+/// The slots of all connections: at most `max_connections`.
 #[derive(Clone)]
 pub(crate) struct Slots {
     semaphore: Arc<Semaphore>,
@@ -67,15 +67,15 @@ impl Listeners {
 
 impl Slots {
     pub(crate) fn new(options: &ServerOptions, metrics: &Arc<Metrics>) -> Self {
-        let places = options.connections.max_connections;
+        let slots = options.connections.max_connections;
         Self {
-            semaphore: Arc::new(Semaphore::new(places)),
+            semaphore: Arc::new(Semaphore::new(slots)),
             metrics: Arc::clone(metrics),
-            connections_max: u32::try_from(places).unwrap_or(u32::MAX),
+            connections_max: u32::try_from(slots).unwrap_or(u32::MAX),
         }
     }
 
-    /// A place, unless all are taken.
+    /// A slot, unless all are taken.
     fn take(&self) -> Option<ConnectionSlot> {
         let permit = Arc::clone(&self.semaphore).try_acquire_owned();
         if permit.is_err() {
@@ -84,7 +84,7 @@ impl Slots {
         permit.ok().map(|permit| ConnectionSlot::new(permit, &self.metrics.connections))
     }
 
-    /// Resolves when all connections have ended, or the time is over.
+    /// Resolves when all connections have ended, or after `drain_timeout`.
     pub(crate) async fn drain(&self, drain_timeout: Duration) {
         let gone = self.semaphore.acquire_many(self.connections_max);
         if tokio::time::timeout(drain_timeout, gone).await.is_err() {
@@ -103,7 +103,7 @@ async fn accept(listener: TcpListener, slots: Slots, serve: impl Fn(TcpStream, S
                 }
             }
             Err(error) => {
-                // One client that went away at once, or no descriptors left; both pass.
+                // A client that disconnected at once, or no file descriptors left: both are temporary.
                 tracing::warn!("a connection could not be accepted: {error}");
                 tokio::time::sleep(ACCEPT_RETRY).await;
             }

@@ -1,7 +1,7 @@
-//! `/metrics`, in the text format of Prometheus.
+//! `/metrics`, in the Prometheus text format.
 //!
-//! The backend counts most of it already, and `render.rs` only writes it down. What only the gateway knows is in `counters.rs`.
-//! Names of topics and groups come from clients: `label_cap.rs` bounds how many of them become labels.
+//! The backend counts most of the figures, and `render.rs` formats them. `counters.rs` has the figures that only the server
+//! knows. Names of topics and groups come from clients: `label_cap.rs` limits how many of them become labels.
 
 mod counters;
 mod label_cap;

@@ -1,4 +1,4 @@
-//! What can be set about a gateway. The defaults are what `prombus serve` runs with.
+//! The options of a server. The defaults are those of `prombus serve`.
 
 use crate::auth::AuthOptions;
 use prombus_protocol::limits;
@@ -8,94 +8,95 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// Where and how a gateway serves.
+/// Where and how a server serves.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Where it listens. Default: `127.0.0.1:8090`.
+    /// Addresses to listen on. Default: `127.0.0.1:8090`.
     pub listen: Vec<SocketAddr>,
-    /// Certificate and key: with them it speaks `wss` and `https` only.
+    /// Certificate and key. With them, the server accepts only `wss` and `https`.
     pub tls: Option<TlsOptions>,
-    /// Who may do what. Nothing configured: everybody on this machine may do everything.
+    /// Tokens and rules. Without any, every client on this machine may do everything.
     pub auth: AuthOptions,
-    /// Listen on other addresses than loopback also when no auth is configured.
+    /// Allow non-loopback addresses even if no auth is configured.
     pub is_insecure: bool,
-    /// Names, besides loopback, that a `Host` header may have when no auth is configured; without port.
+    /// Names that a `Host` header may contain when no auth is configured, in addition to loopback names; without port.
     pub allowed_hosts: Vec<String>,
-    /// Origins whose pages may use the gateway, e.g. `https://app.example.com`. `*` is any.
+    /// Origins whose pages may use the server, e.g. `https://app.example.com`. `*` allows any origin.
     pub cors_origins: Vec<String>,
-    /// Bounds of connections.
+    /// Limits of connections.
     pub connections: ConnectionLimits,
-    /// Rates.
+    /// Rate limits of connections.
     pub rates: RateOptions,
-    /// Topics and groups that metrics name; the rest is summed under `_other`.
+    /// Maximum number of topics, groups and members with metric labels of their own; the rest is summed under `_other`.
     pub metrics_labels_max: usize,
-    /// The largest payload of an event: the backend's limit.
+    /// Maximum size of an event's payload. Must be the backend's limit.
     pub max_payload_bytes: usize,
-    /// Offer WebSocket clients to compress messages (permessage-deflate).
+    /// Offer message compression to WebSocket clients (permessage-deflate).
     pub has_permessage_deflate: bool,
-    /// Of a follower: relay to a leader that has no certificate in the lease record and is not on this machine, over plain TCP.
-    /// Anyone on the network between them can then read events and tokens.
+    /// For a follower: allow plain TCP to a leader that is not on this machine and has no certificate in the lease record. Anyone
+    /// on the network between them can then read events and tokens.
     pub relay_insecure: bool,
-    /// Of a follower: how long a new connection waits for a leader that can be reached.
+    /// For a follower: how long a new connection waits until a leader is reachable.
     pub engine_wait: Duration,
-    /// How often this process has become the leader of a shared store, for `prombus_takeovers_total`. The caller counts: it
-    /// keeps a clone.
+    /// How often this process has become the leader of a shared store, for `prombus_takeovers_total`. The caller keeps a clone
+    /// and increments it.
     pub takeovers: Arc<AtomicU64>,
 }
 
 /// Files with a certificate chain and its key, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsOptions {
-    /// The chain.
+    /// The file of the certificate chain.
     pub cert: PathBuf,
-    /// The key.
+    /// The file of the private key.
     pub key: PathBuf,
 }
 
-/// Bounds of connections, and how long they may take.
+/// Limits on the number, memory and waiting times of connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// Connections at a time; more are closed at once.
+    /// Maximum number of open connections; further ones are closed at once.
     pub max_connections: usize,
-    /// Subscriptions of one connection.
+    /// Maximum number of subscriptions per connection.
     pub max_subscriptions: usize,
-    /// Bytes that wait to be sent on one WebSocket before it gets no more events and is not read.
+    /// When this many bytes wait to be sent on a WebSocket, it gets no more events and is not read.
     pub max_queued_bytes: usize,
-    /// Bytes that all connections together may have in buffers; above it no buffer grows.
+    /// Maximum size of the buffers of all connections together; at this size no buffer grows.
     pub max_buffered_bytes: usize,
-    /// The largest body of an HTTP request.
+    /// Maximum size of an HTTP request body.
     pub max_body_bytes: usize,
-    /// How long a client has for AUTH.
+    /// Time within which a WebSocket client must send AUTH.
     pub auth_timeout: Duration,
-    /// How often a WebSocket is pinged; who has not answered by the next ping is closed.
+    /// How often a WebSocket is pinged. A client that has not responded by the next ping is disconnected.
     pub ping_interval: Duration,
-    /// A client that takes nothing for this long, with data waiting, is closed; so is one that does not complete a frame within this time.
+    /// A client that reads nothing for this long while data waits is disconnected, and so is one that does not complete a frame
+    /// within this time.
     pub stall_timeout: Duration,
-    /// The least rate of a request's body, measured over 10 s in which the server waits for the client; 0 turns the limit off.
+    /// Minimum rate of a request body, measured over 10 s in which the server waits for the client; 0 turns the limit off.
     pub min_body_bytes_per_second: u64,
     /// How long a connection may be idle between two requests.
     pub keep_alive: Duration,
     /// How long the head of a request, the next piece of its body, or a TLS handshake may take.
     pub head_timeout: Duration,
-    /// How long clients have to go when the gateway shuts down.
+    /// How long clients may take to disconnect when the server shuts down.
     pub drain_timeout: Duration,
 }
 
-/// Rates of connections; what is not set is not limited. Rates of topics are settings of the topics (`publish_rate`).
+/// Rate limits of connections; `None` is no limit. Rates of topics are settings of the topics (`publish_rate`).
 #[derive(Clone, Debug, Default)]
 pub struct RateOptions {
-    /// Publishes of one connection.
+    /// Events that one connection may publish.
     pub connection_publish: Option<Rate>,
-    /// Events to one connection; what is over it waits.
+    /// Events that one connection is sent; further ones wait.
     pub connection_deliver: Option<Rate>,
 }
 
-/// A token bucket.
+/// The parameters of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// Tokens that come back in a second.
+    /// Tokens that are added per second.
     pub per_second: f64,
-    /// Tokens that it holds.
+    /// Maximum number of tokens in the bucket.
     pub burst: f64,
 }
 

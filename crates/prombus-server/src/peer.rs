@@ -1,4 +1,4 @@
-//! The two ends of a connection, and its place among the connections that are allowed.
+//! The two ends of a connection, and its slot among the `max_connections`.
 
 use crate::rate_limit::ConnectionRate;
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::OwnedSemaphorePermit;
 
-/// The two ends of a client's connection. Of a relayed connection they are those of the follower that accepted it.
+/// The two ends of a client's connection. For a relayed connection: the client, and the follower that accepted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ends {
     /// The client.
@@ -16,14 +16,14 @@ pub(crate) struct Ends {
     pub(crate) is_tls: bool,
 }
 
-/// A client's connection; every request has it as an extension.
+/// A client's connection. Every request carries it as an extension.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) ends: Ends,
-    /// Whether a follower relays it. The follower keeps serving the client when this process stops.
+    /// Whether a follower relays this connection. The follower keeps serving the client when this process stops.
     pub(crate) is_relayed: bool,
     pub(crate) rate: ConnectionRate,
-    /// Released when the last user of the connection is gone.
+    /// Released when the last reference to the connection is dropped.
     pub(crate) _slot: ConnectionSlot,
 }
 
@@ -49,7 +49,7 @@ impl Drop for ConnectionSlot {
 
 #[cfg(feature = "test-util")]
 impl Peer {
-    /// A connection of this machine that has no socket.
+    /// A connection from this machine without a socket.
     pub(crate) fn local(rate: ConnectionRate, count: &Arc<AtomicU64>) -> Arc<Self> {
         let permit = Arc::new(tokio::sync::Semaphore::new(1)).try_acquire_owned();
         Arc::new(Self {

@@ -1,4 +1,4 @@
-//! Rates: token buckets per connection and per topic.
+//! Rate limits: token buckets per connection and per topic.
 
 use crate::clock::steady_ms;
 use crate::options::{Rate, RateOptions};
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Topics that have a bucket at a time. A full bucket is as good as none, so those are what is thrown away.
+/// Above this number of buckets of topics, full ones are dropped: a new bucket is full too, so nothing is lost.
 const TOPIC_BUCKETS_MAX: usize = 10_000;
 
 /// A token bucket. It has no clock: the caller passes the time.
@@ -20,13 +20,13 @@ pub(crate) struct TokenBucket {
     at_ms: u64,
 }
 
-/// Too much, too soon.
+/// A publish rate is exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} publish rate exceeded; try again in {retry_after_ms} ms")]
 pub(crate) struct RateLimited {
-    /// Whose rate.
+    /// Whose rate: `connection` or `topic`.
     pub(crate) what: &'static str,
-    /// When to try again.
+    /// When a retry can succeed.
     pub(crate) retry_after_ms: u64,
 }
 
@@ -41,8 +41,7 @@ impl TokenBucket {
         self.at_ms = self.at_ms.max(now_ms);
     }
 
-    /// How long until `count` tokens may be taken; zero if now. More than the bucket holds may be taken when it is full: the
-    /// rest is a debt.
+    /// How long until `count` tokens may be taken; zero if now. A full bucket allows more than it holds: the rest becomes a debt.
     pub(crate) fn wait_ms(&mut self, count: u32, now_ms: u64) -> u64 {
         self.refill(now_ms);
         let missing = f64::from(count).min(self.rate.burst) - self.tokens;
@@ -52,13 +51,13 @@ impl TokenBucket {
         ((missing / self.rate.per_second * 1000.0).ceil() as u64).max(1)
     }
 
-    /// Takes tokens, also more than there are.
+    /// Takes tokens, even if the bucket has fewer.
     pub(crate) fn take(&mut self, count: u32, now_ms: u64) {
         self.refill(now_ms);
         self.tokens -= f64::from(count);
     }
 
-    /// How many may be taken now.
+    /// How many tokens are available.
     pub(crate) fn available(&mut self, now_ms: u64) -> u32 {
         self.refill(now_ms);
         self.tokens.max(0.0) as u32
@@ -70,24 +69,24 @@ impl TokenBucket {
     }
 }
 
-/// The bucket of a connection.
+/// The publish rate of a connection.
 #[derive(Debug)]
 pub(crate) struct ConnectionRate {
     bucket: Option<Mutex<TokenBucket>>,
 }
 
-/// The rates of a gateway.
+/// The rate limits of a server.
 pub(crate) struct Rates {
     options: RateOptions,
     topics: Mutex<HashMap<String, TokenBucket>>,
-    /// What the bus says about topics, and which version of it.
+    /// The publish rates of topics, as of `rules_version` of the backend's settings.
     rules: RwLock<Vec<(Pattern, Option<Rate>)>>,
     rules_version: AtomicU64,
     has_rules: AtomicBool,
     refusals: Arc<RateRefusals>,
 }
 
-/// Publishes refused so far.
+/// Number of refused publishes.
 #[derive(Debug, Default)]
 pub(crate) struct RateRefusals {
     connection: AtomicU64,
@@ -112,12 +111,12 @@ impl Rates {
         ConnectionRate { bucket: bucket.map(Mutex::new) }
     }
 
-    /// A bucket for what a connection is sent.
+    /// A bucket for the events that a connection is sent.
     pub(crate) fn deliveries(&self) -> Option<TokenBucket> {
         self.options.connection_deliver.map(|rate| TokenBucket::new(rate, steady_ms()))
     }
 
-    /// Takes the tokens for `count` events, or none at all if there are too few.
+    /// Takes the tokens for `count` events, or none if there are too few.
     pub(crate) fn take_publish(
         &self,
         backend: &dyn Backend,
@@ -161,7 +160,7 @@ impl Rates {
         Ok(())
     }
 
-    /// Takes up what was set about topics since the last time.
+    /// Applies changed settings of topics.
     fn refresh(&self, backend: &dyn Backend) {
         let version = backend.settings_version();
         if self.rules_version.load(Ordering::Acquire) == version {
@@ -173,12 +172,12 @@ impl Rates {
         let mut rules = self.rules.write();
         *rules = rates.collect();
         self.has_rules.store(rules.iter().any(|(_, rate)| rate.is_some()), Ordering::Release);
-        // Buckets of other rates are of no use.
+        // The buckets have the old rates.
         self.topics.lock().clear();
         self.rules_version.store(version, Ordering::Release);
     }
 
-    /// The first rule that covers a topic counts.
+    /// The rate of a topic: that of the first rule that matches.
     fn topic_rate(&self, topic: &str) -> Option<Rate> {
         if !self.has_rules.load(Ordering::Acquire) {
             return None;
@@ -188,14 +187,14 @@ impl Rates {
         of_topic.and_then(|(_, rate)| *rate)
     }
 
-    /// Publishes refused so far: because of a connection's rate, because of a topic's.
+    /// Number of publishes refused because of a connection's rate, and because of a topic's rate.
     pub(crate) fn refusals(&self) -> (u64, u64) {
         let RateRefusals { connection, topic } = &*self.refusals;
         (connection.load(Ordering::Relaxed), topic.load(Ordering::Relaxed))
     }
 }
 
-/// A limit on `**` is meant for every topic.
+/// Like a match, but `**` also covers `dlq.` topics: a limit on `**` applies to every topic.
 fn covers(pattern: &Pattern, topic: &str) -> bool {
     pattern.as_str() == "**" || pattern.matches(topic)
 }
@@ -207,7 +206,7 @@ mod tests {
     const RATE: Rate = Rate { per_second: 200.0, burst: 200.0 };
 
     #[test]
-    fn a_bucket_lets_a_burst_through_and_then_the_rate() {
+    fn a_bucket_allows_a_burst_and_then_the_rate() {
         let mut bucket = TokenBucket::new(RATE, 0);
         for _ in 0..200 {
             assert_eq!(bucket.wait_ms(1, 0), 0);
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_a_bucket_holds_goes_through_when_it_is_full_and_is_paid_for() {
+    fn a_full_bucket_allows_more_than_it_holds_and_goes_into_debt() {
         let mut bucket = TokenBucket::new(RATE, 0);
         assert_eq!(bucket.wait_ms(1000, 0), 0);
         bucket.take(1000, 0);
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_stands_still_or_goes_back_gives_nothing() {
+    fn a_clock_that_stops_or_goes_back_adds_no_tokens() {
         let mut bucket = TokenBucket::new(Rate { per_second: 1.0, burst: 1.0 }, 1000);
         bucket.take(1, 1000);
         assert_eq!(bucket.wait_ms(1, 500), 1000);

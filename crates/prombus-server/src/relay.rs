@@ -1,9 +1,10 @@
-//! The relay: connections that a follower accepted, passed on to the leader of a shared store.
+//! The relay: forwards the connections of a follower to the leader of a shared store.
 //!
-//! A follower reads the head of the first request ([`FirstRequest`]), connects to the leader ([`Leader::connect`]) and copies bytes
-//! both ways ([`Splice`]). Each hop begins with a preface: it names the client's address and proves with the secret of the lease
-//! record that a follower sent it. The leader confirms it with the same secret before it receives a byte of the client. So only
-//! holders of the secret can claim a client's address, and no other process on the leader's port receives a client's token.
+//! A follower reads the head of the first request ([`FirstRequest`]), connects to the leader ([`Leader::connect`]) and copies
+//! bytes in both directions ([`Splice`]). The connection to the leader, the hop, begins with a preface: it contains the client's
+//! address, and proves with the secret of the lease record that a follower sent it. The leader confirms the preface with the same
+//! secret before it receives any bytes of the client. So only holders of the secret can claim a client's address, and another
+//! process on the leader's port never receives a client's token.
 
 mod first_request;
 mod frame_boundary;
@@ -23,5 +24,5 @@ pub(crate) use first_request::{FirstRequest, ReadHead};
 pub(crate) use hop::{Hop, HopError, keep_alive};
 pub(crate) use leader::Leader;
 pub(crate) use preface::{Preface, PrefaceRefused};
-pub(crate) use preface_check::{Believed, PrefaceCheck};
+pub(crate) use preface_check::{AcceptedPreface, PrefaceCheck};
 pub(crate) use splice::Splice;

@@ -1,20 +1,21 @@
-//! What a gateway of a shared store does: it leads the store, or it follows the leader and relays to it.
+//! The role of a gateway (a server that shares its store with others): it leads the store, or it follows and relays to the
+//! leader.
 
 use prombus::Backend;
 use std::fmt;
 use std::sync::Arc;
 
-/// What a gateway of a shared store does now.
+/// The current role of a gateway of a shared store.
 #[derive(Clone)]
 pub enum ServerRole {
     /// Another process leads. Connections are relayed to it.
     Following {
-        /// The leader; `None` while there is none, or it is not known, or this process is taking over.
+        /// The leader; `None` while there is no known leader, or while this process is taking over.
         leader: Option<LeaderEndpoint>,
     },
     /// This process leads, and serves connections itself.
     Leading {
-        /// The backend over the engine of this term.
+        /// The backend for this term.
         backend: Arc<dyn Backend>,
         /// The term of the lease.
         term: u64,
@@ -23,16 +24,16 @@ pub enum ServerRole {
     },
 }
 
-/// How followers reach the leader: what the lease record says.
+/// How followers reach the leader, from the lease record.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LeaderEndpoint {
     /// The term of the lease.
     pub term: u64,
-    /// Where the leader listens, as `host:port`.
+    /// The leader's address, as `host:port`.
     pub address: String,
     /// SHA-256 of the leader's certificate; `None` if it listens without TLS.
     pub cert_hash: Option<[u8; 32]>,
-    /// Authenticates this follower at the leader, and the leader here.
+    /// Authenticates the follower to the leader, and the leader to the follower.
     pub secret: [u8; 32],
 }
 

@@ -1,35 +1,35 @@
-//! Why a gateway does not serve.
+//! Errors of starting a server.
 
 use crate::auth::AuthSetupError;
 use crate::tls::TlsSetupError;
 use std::io;
 use std::net::SocketAddr;
 
-/// Why a gateway does not serve.
+/// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// Without auth only this machine may get in.
+    /// A non-loopback address without auth.
     #[error(
-        "{0} is not a loopback address and no auth is configured: everybody who reaches it could read and write \
-         everything. Set WS_TOKEN or [auth] in the config, or say --insecure if that is what you want"
+        "{0} is not a loopback address and no auth is configured: everyone who can reach it could read and write \
+         everything. Set WS_TOKEN or [auth] in the config, or pass --insecure to allow this"
     )]
     Open(SocketAddr),
-    /// An address cannot be listened on.
+    /// Listening on an address failed.
     #[error("cannot listen on {address}: {source}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// There is no address.
-    #[error("there is no address to listen on")]
+    /// The options contain no address.
+    #[error("no listen address is configured")]
     Nowhere,
-    /// Auth cannot work as it is configured.
+    /// The configuration of auth is invalid.
     #[error(transparent)]
     Auth(#[from] AuthSetupError),
-    /// TLS cannot work as it is configured.
+    /// The configuration of TLS is invalid.
     #[error(transparent)]
     Tls(#[from] TlsSetupError),
 }

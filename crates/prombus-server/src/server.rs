@@ -1,4 +1,4 @@
-//! A gateway that listens: over a store of its own, or over one that several gateways share.
+//! The listening server, over its own store or over a store that several servers (gateways) share.
 
 use crate::auth::Authenticator;
 use crate::connection;
@@ -18,21 +18,21 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Descriptors that files of the store need beside the connections.
+/// File descriptors reserved for the files of the store.
 const DESCRIPTORS_FOR_FILES: u64 = 512;
 
-/// A gateway that listens.
+/// A server with open listeners.
 pub struct Server {
     listeners: Listeners,
     serving: Serving,
     connections_max: usize,
 }
 
-/// The stores that a gateway can be in front of.
+/// The store behind the server.
 enum Serving {
-    /// One backend, from start to end.
+    /// A backend of its own, from start to end.
     One { gateway: Arc<Gateway>, stop: StopSender },
-    /// A backend while this process leads, and the leader otherwise.
+    /// A shared store: a backend while this process leads, and a relay to the leader otherwise.
     Shared(SharedGateway),
 }
 
@@ -50,8 +50,8 @@ impl Server {
         Ok(Self { listeners, serving: Serving::One { gateway, stop }, connections_max })
     }
 
-    /// Opens the listeners of a gateway of a shared store. Its role may change at any time while it runs: when it stops leading,
-    /// its WebSockets are closed with 1012 and new connections are relayed to the leader.
+    /// Opens the listeners of a gateway: a server that shares its store with others. Its role may change at any time while it
+    /// runs. When it stops leading, its WebSockets are closed with 1012 and new connections are relayed to the leader.
     ///
     /// # Errors
     /// See [`ServeError`].
@@ -68,7 +68,7 @@ impl Server {
         Ok(Self { listeners, serving: Serving::Shared(shared), connections_max })
     }
 
-    /// Where it listens, with the ports that the system chose.
+    /// The addresses that it listens on, with the ports that the system chose.
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.listeners.addresses
     }
@@ -78,7 +78,7 @@ impl Server {
         self.listeners.tls.as_ref().map(|tls| tls.cert_hash)
     }
 
-    /// How many descriptors it may need, to compare with [`raise_descriptor_limit`]. A relayed connection has two.
+    /// How many file descriptors it may need, to compare with [`raise_descriptor_limit`]. A relayed connection needs two.
     pub fn descriptors_wanted(&self) -> u64 {
         let per_connection = match self.serving {
             Serving::One { .. } => 1,
@@ -87,11 +87,12 @@ impl Server {
         self.connections_max as u64 * per_connection + DESCRIPTORS_FOR_FILES
     }
 
-    /// Serves until `shutdown` resolves. Then nothing new is taken, what is under way is answered, WebSockets are closed with
-    /// 1001, and it returns, also if some client does not go. The backend is left open: closing it comes next.
+    /// Serves until `shutdown` resolves. Then it accepts no new connections, completes the requests in progress, closes
+    /// WebSockets with 1001, and returns after `drain_timeout` at the latest, even if clients are still connected. The backend
+    /// stays open: the caller closes it afterwards.
     ///
     /// # Errors
-    /// None today; for what may come.
+    /// None at present; the type is reserved for future errors.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
         match self.serving {
             Serving::One { gateway, stop } => run_one(gateway, &stop, self.listeners, shutdown).await,
@@ -122,10 +123,10 @@ async fn run_one(
     slots.drain(gateway.options.connections.drain_timeout).await;
 }
 
-/// Raises this process's limit of open files to what the system allows; answers the limit.
+/// Raises this process's limit of open files to the maximum that the system allows. Returns the limit.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system call.
 pub fn raise_descriptor_limit() -> io::Result<u64> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -138,14 +139,16 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
 
 #[cfg(feature = "test-util")]
 impl Server {
-    /// WebSockets send every message back and do nothing else: what suites that test the transport alone need.
+    /// WebSockets echo every message and do nothing else, for test suites that test only the transport.
     ///
     /// # Panics
-    /// If the server runs already, or its store is shared.
+    /// If the store is shared.
     #[must_use]
     pub fn into_echo(mut self) -> Self {
-        let Serving::One { gateway, .. } = &mut self.serving else { panic!("the store is not shared") };
-        Arc::get_mut(gateway).expect("it is not shared before it runs").is_echo = true;
+        let Serving::One { gateway, .. } = &mut self.serving else {
+            panic!("an echo server has no shared store")
+        };
+        Arc::get_mut(gateway).expect("nothing else has a reference before the server runs").is_echo = true;
         self
     }
 }

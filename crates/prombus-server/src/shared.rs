@@ -1,14 +1,14 @@
-//! A gateway of a store that several gateways share: it serves the store while it leads, and relays to the leader otherwise.
+//! A gateway: a server that shares its store with others. It serves the store while it leads, and relays to the leader otherwise.
 //!
-//! Every connection is treated by the role at the time of its first bytes. A leader looks for the preface of a relayed
-//! connection first; a follower closes such a connection, so nothing is relayed twice.
+//! The role at the time of a connection's first bytes decides how it is handled. A leader first looks for the preface of a
+//! relayed connection; a follower closes such a connection, so that no connection is relayed twice.
 
+mod destination;
 mod duty;
 mod follower;
 mod leader;
 mod probe;
 mod state;
-mod way;
 
 use crate::gateway::GatewayParts;
 use crate::listener::{Listeners, Slots};
@@ -17,7 +17,7 @@ use crate::peer::{ConnectionSlot, Ends};
 use crate::relay::{Preface, keep_alive};
 use crate::role::ServerRole;
 use crate::shutdown::{StopReason, StopSender, Stopping};
-use duty::{Duty, DutyOffice};
+use duty::{Duty, DutyUpdater};
 use follower::Outcome;
 use state::SharedState;
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-/// The most that the first read of a connection takes.
+/// Maximum size of the first read of a connection.
 const FIRST_BYTES: usize = 4 * 1024;
 
 /// A gateway of a shared store, without its sockets.
@@ -52,24 +52,24 @@ impl SharedGateway {
         Self { state, roles, duties: sender, stop }
     }
 
-    /// Serves until `shutdown` resolves, then ends all connections in order.
+    /// Serves until `shutdown` resolves, then closes all connections gracefully.
     pub(crate) async fn run(self, listeners: Listeners, shutdown: impl Future<Output = ()> + Send) {
         let Self { state, roles, duties, stop } = self;
         let SharedState { parts, metrics, .. } = state.clone();
         let slots = Slots::new(&parts.options, &parts.metrics);
-        let office = DutyOffice {
+        let updater = DutyUpdater {
             roles,
             parts: Arc::clone(&parts),
             metrics: Arc::clone(&metrics),
             duties: duties.clone(),
             prefaces: None,
         };
-        let mut at_work = JoinSet::new();
-        // The first role counts before the first connection.
-        at_work.spawn(office.begin().run());
+        let mut tasks = JoinSet::new();
+        // The current role applies before the first connection is accepted.
+        tasks.spawn(updater.apply_current().run());
         if let Some(&own) = listeners.addresses.first() {
             let ends = Ends { remote: own, local: own, is_tls: listeners.tls.is_some() };
-            at_work.spawn(probe::probe_leaders(state.duties.clone(), metrics, ends));
+            tasks.spawn(probe::probe_leaders(state.duties.clone(), metrics, ends));
         }
         let tls = listeners.tls.as_ref().map(|tls| tls.acceptor.clone());
         let serving = state.clone();
@@ -78,8 +78,8 @@ impl SharedGateway {
         });
         shutdown.await;
         drop(accepting);
-        // The role stays what it is, so that all connections are told to stop.
-        at_work.shutdown().await;
+        // The role must not change any more: a gateway of a new term would not get the stop signal.
+        tasks.shutdown().await;
         stop.send_replace(Some(StopReason::Shutdown));
         if let Duty::Leading(leading) = &*duties.borrow() {
             leading.stop(StopReason::Shutdown);
@@ -88,7 +88,7 @@ impl SharedGateway {
     }
 }
 
-/// Serves a connection over a socket without TLS, or of which TLS was taken off.
+/// Serves a connection. TLS is already terminated.
 async fn serve<S>(state: SharedState, mut socket: S, ends: Ends, slot: ConnectionSlot)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -100,7 +100,7 @@ where
         () = state.stopping.wait() => return,
     };
     if !matches!(first, Ok(Ok(1..))) {
-        return tracing::debug!("{}: nothing came in time", ends.remote);
+        return tracing::debug!("{}: no data arrived in time", ends.remote);
     }
     let duty = state.duties.borrow().clone();
     let is_relayed = Preface::is_first_byte(read[0]);
@@ -124,7 +124,7 @@ async fn accepted(
     slot: ConnectionSlot,
     tls: Option<TlsAcceptor>,
 ) {
-    // Answers and events are gathered before they are written: nothing is won by the kernel's waiting for more.
+    // Responses and events are already written in batches, so Nagle's algorithm would only add latency.
     let _ = socket.set_nodelay(true);
     keep_alive(&socket);
     let ends = Ends { remote, local: socket.local_addr().unwrap_or(remote), is_tls: tls.is_some() };
@@ -132,12 +132,12 @@ async fn accepted(
     let patience = state.parts.options.connections.head_timeout;
     let accepting = tokio::select! {
         accepting = timeout(patience, acceptor.accept(socket)) => accepting,
-        // A client that has not finished its handshake must not hold up the release of the lease.
+        // An incomplete handshake must not delay the release of the lease.
         () = state.stopping.wait() => return,
     };
     match accepting {
         Ok(Ok(socket)) => serve(state, socket, ends, slot).await,
-        Ok(Err(error)) => tracing::debug!("{remote}: no TLS: {error}"),
-        Err(_) => tracing::debug!("{remote}: no TLS in time"),
+        Ok(Err(error)) => tracing::debug!("{remote}: TLS handshake failed: {error}"),
+        Err(_) => tracing::debug!("{remote}: TLS handshake timed out"),
     }
 }

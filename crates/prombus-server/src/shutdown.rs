@@ -1,22 +1,22 @@
-//! The signal that the gateway stops, for everything that waits.
+//! The stop signal, for everything that waits while the server runs.
 
 use tokio::sync::watch;
 
-/// Why a gateway stops.
+/// Why serving stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum StopReason {
     /// The process ends.
-    #[error("the gateway is shutting down")]
+    #[error("the server is shutting down")]
     Shutdown,
     /// Another gateway leads the store; this process continues as a follower.
-    #[error("another gateway leads the store now")]
+    #[error("another gateway has become the leader of the store")]
     Deposed,
 }
 
-/// Where the signal is given. When it is dropped, everything that waits resolves.
+/// Sends the stop signal. Dropping it also wakes everything that waits.
 pub(crate) type StopSender = watch::Sender<Option<StopReason>>;
 
-/// Whether the gateway stops.
+/// Receives the stop signal.
 #[derive(Clone, Debug)]
 pub(crate) struct Stopping {
     receiver: watch::Receiver<Option<StopReason>>,
@@ -32,15 +32,15 @@ impl Stopping {
         self.receiver.borrow().is_some()
     }
 
-    /// Why it stops, once it does.
+    /// Why serving stops. Meaningful only after [`is_stopping`](Self::is_stopping).
     pub(crate) fn reason(&self) -> StopReason {
         self.receiver.borrow().unwrap_or(StopReason::Shutdown)
     }
 
-    /// Resolves when the gateway begins to stop.
+    /// Resolves when the stop signal is sent.
     pub(crate) async fn wait(&self) {
         let mut receiver = self.receiver.clone();
-        // The sender lives as long as the gateway serves; when it is gone, everything is.
+        // An error means that the sender is dropped, which also ends serving.
         let _ = receiver.wait_for(Option::is_some).await;
     }
 }

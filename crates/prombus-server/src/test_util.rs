@@ -1,5 +1,4 @@
-//! Whole WebSocket sessions over bytes in memory: what the fuzzer, the seeded test of random frames and the count of
-//! instructions run.
+//! Complete WebSocket sessions over bytes in memory, for the fuzzer, the seeded test of random frames and the instruction counts.
 
 use crate::auth::{Authenticator, TokenHash, TokenOptions};
 use crate::gateway::Gateway;
@@ -20,11 +19,11 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 pub use crate::relay::test_preface::{TestPreface, confirmation};
 
-/// The token that a session with auth takes.
+/// The token of a session with auth.
 pub const TOKEN: &str = "fuzz";
 
-/// What a [`Wire`] copies at once. Longer copies are one instruction for each byte under valgrind, and would stand for a tenth of
-/// what a session costs.
+/// How much a [`Wire`] copies at once. Under valgrind, longer copies take one instruction per byte, and would be a tenth of the
+/// cost of a session.
 const PIECE_BYTES: usize = 1024;
 
 /// Masks a text or binary message as a client does. `first` is the frame's first byte, e.g. `0x81` for a text.
@@ -46,7 +45,7 @@ pub fn put_masked(into: &mut Vec<u8>, first: u8, payload: &[u8]) {
     into.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
 }
 
-/// The same for a text message that is compressed, if it is long enough for that.
+/// Like [`put_masked`] for a text message, which is compressed if it is long enough.
 pub fn put_masked_deflated(into: &mut Vec<u8>, payload: &[u8]) {
     let mut deflated = Vec::new();
     match Deflate::plain().deflate(payload, &mut deflated) {
@@ -55,11 +54,11 @@ pub fn put_masked_deflated(into: &mut Vec<u8>, payload: &[u8]) {
     }
 }
 
-/// Sends these bytes to a session of their own over a bus in memory, in pieces of these sizes, and answers the texts that came
-/// back. The session ends when the bytes do. `deflates`: compression was agreed on.
+/// Sends these bytes to a new session over a bus in memory, in pieces of `piece_bytes`, and returns the texts that the server
+/// sent. The session ends after the last byte. `deflates`: compression was negotiated.
 ///
 /// # Panics
-/// If what came back is not WebSocket: the fault that this looks for.
+/// If the server violated the WebSocket protocol, which is what the callers test.
 pub fn talk(bytes: &[u8], piece_bytes: usize, has_auth: bool, deflates: bool) -> Vec<Vec<u8>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime starts").block_on(talk_async(bytes, piece_bytes.max(1), has_auth, deflates))
@@ -72,7 +71,7 @@ async fn talk_async(bytes: &[u8], piece_bytes: usize, has_auth: bool, deflates: 
         let (name, secret) = ("fuzz".to_owned(), TokenHash::of(TOKEN));
         auth.tokens.push(TokenOptions { name, secret, scopes: Scope::all() });
     }
-    let authenticator = Authenticator::new(&auth).expect("a token is all it needs");
+    let authenticator = Authenticator::new(&auth).expect("the token is valid");
     let mut options = ServerOptions { auth, ..ServerOptions::default() };
     options.connections.max_subscriptions = 8;
     let (_stop, stopping) = Stopping::new();
@@ -87,7 +86,7 @@ async fn talk_async(bytes: &[u8], piece_bytes: usize, has_auth: bool, deflates: 
                 break;
             }
         }
-        // Time for answers: the clock is paused, so this costs none.
+        // Leave time for the answers. The clock is paused, so this takes no real time.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let _ = writing.shutdown().await;
     };
@@ -100,7 +99,7 @@ async fn talk_async(bytes: &[u8], piece_bytes: usize, has_auth: bool, deflates: 
     texts_of(&answers)
 }
 
-/// A connection from nowhere.
+/// A connection without a client address.
 fn web_socket<S: AsyncRead + AsyncWrite + Unpin>(
     gateway: Arc<Gateway>,
     socket: S,
@@ -111,18 +110,18 @@ fn web_socket<S: AsyncRead + AsyncWrite + Unpin>(
     WebSocket::new(socket, &[], gateway, session, deflate)
 }
 
-/// A session that stays open. It runs on the caller's thread, and only in [`turn`](Self::turn), so that it does the same each
-/// time. Needs to be inside of a tokio runtime, for its timers.
+/// A session that stays open. It runs on the caller's thread, and only in [`turn`](Self::turn), so that every run does the same.
+/// Its timers need a tokio runtime.
 pub struct Wire {
     bytes: Arc<Mutex<WireBytes>>,
     serving: Pin<Box<dyn Future<Output = ()>>>,
     is_due: Arc<Due>,
     waker: Waker,
-    /// When it is gone, the gateway shuts down.
+    /// Dropping it shuts the server down.
     _stop: Arc<StopSender>,
 }
 
-/// What is on its way.
+/// The bytes in both directions.
 #[derive(Default)]
 struct WireBytes {
     to_server: Vec<u8>,
@@ -130,7 +129,7 @@ struct WireBytes {
     to_client: Vec<u8>,
 }
 
-/// The end that the session has.
+/// The session's end of the wire.
 struct WireSocket(Arc<Mutex<WireBytes>>);
 
 /// Whether a session was woken since its last turn.
@@ -147,12 +146,12 @@ impl Wake for Due {
 }
 
 impl Wire {
-    /// Connections to one gateway, which asks for no token.
+    /// Connections to one server, which requires no token.
     pub fn open(backend: &Arc<dyn Backend>, count: usize) -> Vec<Self> {
         let mut options = ServerOptions::default();
-        // However slow the machine is: nobody here answers.
+        // No pings, however slow the machine is: the test does not answer them.
         options.connections.ping_interval = Duration::from_secs(86_400);
-        let authenticator = Authenticator::new(&options.auth).expect("no auth needs nothing");
+        let authenticator = Authenticator::new(&options.auth).expect("an empty configuration is valid");
         let (stop, stopping) = Stopping::new();
         let stop = Arc::new(stop);
         let gateway = Arc::new(Gateway::new(Arc::clone(backend), authenticator, options, stopping));
@@ -171,7 +170,7 @@ impl Wire {
         std::iter::repeat_with(open).take(count).collect()
     }
 
-    /// Lets the session do all that it can do now. Answers whether there was anything.
+    /// Runs the session until it waits. Returns whether there was anything to do.
     ///
     /// # Panics
     /// If the session ends.
@@ -185,7 +184,7 @@ impl Wire {
         has_run
     }
 
-    /// Puts bytes where the session finds them at its next turn.
+    /// Sends bytes, which the session reads in its next turn.
     pub fn send(&mut self, bytes: &[u8]) {
         let mut wire = self.bytes.lock();
         let taken = std::mem::take(&mut wire.taken);
@@ -194,10 +193,10 @@ impl Wire {
         self.is_due.0.store(true, Ordering::Relaxed);
     }
 
-    /// The texts that the session has sent since this was asked last.
+    /// The texts that the session has sent since the last call.
     ///
     /// # Panics
-    /// If what came is not WebSocket.
+    /// If the session violated the WebSocket protocol.
     pub fn receive(&mut self) -> Vec<Vec<u8>> {
         let mut wire = self.bytes.lock();
         let texts = texts_of(&wire.to_client);
@@ -237,7 +236,7 @@ impl AsyncWrite for WireSocket {
     }
 }
 
-/// The texts in what a server sent.
+/// The texts in the bytes of a server.
 fn texts_of(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut texts = Vec::new();
     while let [first, second, rest @ ..] = bytes {
@@ -248,7 +247,7 @@ fn texts_of(mut bytes: &[u8]) -> Vec<Vec<u8>> {
             127 => (8, number(rest.get(..8).unwrap_or_default())),
             short => (0, usize::from(*short)),
         };
-        // The last frame may be cut off by a client that went away.
+        // The last frame may be incomplete if the client disconnected.
         let Some(payload) = rest.get(skipped..skipped + length) else { break };
         if first & 0x0f == 1 {
             let is_deflated = first & 0x40 != 0;

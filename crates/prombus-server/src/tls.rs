@@ -1,4 +1,4 @@
-//! TLS: a certificate chain and its key, read from PEM files at the start.
+//! TLS of the listeners: a certificate chain and its key, read from PEM files at startup.
 
 use crate::options::TlsOptions;
 use ::aws_lc_rs::digest::{SHA256, digest};
@@ -11,33 +11,33 @@ use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{Error as RustlsError, ServerConfig};
 
-/// TLS that cannot work as it is configured.
+/// An invalid TLS configuration.
 #[derive(Debug, Error)]
 pub enum TlsSetupError {
-    /// A file that cannot be read.
+    /// A file cannot be read.
     #[error("cannot read the TLS file {}", file.display())]
     Read {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// The I/O error.
         source: std::io::Error,
     },
-    /// A file that does not hold what it should.
+    /// A file does not contain a usable certificate or key.
     #[error("TLS file {}: {fault}", file.display())]
     Content {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The problem.
         fault: String,
     },
-    /// Each file is fine, but they do not go together, or cannot be used.
+    /// Each file is valid, but certificate and key do not match or cannot be used.
     #[error("certificate {} with key {}: {fault}", cert.display(), key.display())]
     Pair {
         /// The file of the certificate.
         cert: PathBuf,
         /// The file of the key.
         key: PathBuf,
-        /// What is wrong.
+        /// The problem.
         fault: String,
     },
 }
@@ -45,16 +45,16 @@ pub enum TlsSetupError {
 /// TLS of the listeners.
 #[derive(Clone)]
 pub(crate) struct ServerTls {
-    /// Offers HTTP/1.1 only: WebSocket upgrades need it.
+    /// Offers only HTTP/1.1, because WebSocket upgrades need it.
     pub(crate) acceptor: TlsAcceptor,
     /// SHA-256 of the certificate that it serves, without the rest of the chain.
     pub(crate) cert_hash: [u8; 32],
 }
 
-/// Whether files can be used for TLS.
+/// Checks that the files can be used for TLS.
 ///
 /// # Errors
-/// Names the file and what is wrong with it.
+/// The file and its problem.
 pub fn check_tls(options: &TlsOptions) -> Result<(), TlsSetupError> {
     server_tls(options).map(drop)
 }
@@ -91,20 +91,21 @@ pub(crate) fn server_tls(options: &TlsOptions) -> Result<ServerTls, TlsSetupErro
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsSetupError> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(file)?).collect();
     match chain {
-        Ok(chain) if chain.is_empty() => Err(content(file, "it holds no certificate in PEM")),
+        Ok(chain) if chain.is_empty() => Err(content(file, "no certificate found (PEM)")),
         Ok(chain) => Ok(chain),
-        Err(fault) => Err(content(file, format!("not good PEM: {fault}"))),
+        Err(fault) => Err(content(file, format!("invalid PEM: {fault}"))),
     }
 }
 
 fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsSetupError> {
     let text = read(file)?;
     PrivateKeyDer::from_pem_slice(&text).map_err(|fault| match fault {
-        pem::Error::NoItemsFound if text.windows(9).any(|word| word == b"ENCRYPTED") => {
-            content(file, "its key is encrypted: there is nobody to ask for the password")
-        }
-        pem::Error::NoItemsFound => content(file, "it holds no private key in PEM (PKCS#8, RSA or EC)"),
-        fault => content(file, format!("not good PEM: {fault}")),
+        pem::Error::NoItemsFound if text.windows(9).any(|word| word == b"ENCRYPTED") => content(
+            file,
+            "the private key is encrypted: decrypt it first, the server cannot ask for a password",
+        ),
+        pem::Error::NoItemsFound => content(file, "no private key found (PEM with PKCS#8, RSA or EC)"),
+        fault => content(file, format!("invalid PEM: {fault}")),
     })
 }
 
@@ -187,14 +188,14 @@ mod tests {
         assert!(fault(&key, &key).contains("no certificate"));
         assert!(fault(&cert, &cert).contains("no private key"));
         assert!(fault(&cert, &key.replace("PRIVATE KEY", "ENCRYPTED PRIVATE KEY")).contains("encrypted"));
-        assert!(fault(&cert[..cert.len() / 2], &key).contains("not good PEM"));
+        assert!(fault(&cert[..cert.len() / 2], &key).contains("invalid PEM"));
         assert!(fault(&cert, &key.replace('M', "!")).contains("PEM"));
         let garbage = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         assert!(fault(garbage, &key).contains("certificate"));
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_named() {
+    fn a_missing_file_is_named() {
         let options = TlsOptions { cert: "/nowhere/cert.pem".into(), key: "/nowhere/key.pem".into() };
         let error = server_tls(&options).err().unwrap();
         assert!(error.to_string().contains("/nowhere/cert.pem"));

@@ -1,8 +1,8 @@
 //! WebSockets: the transport (RFC 6455), and the session of a client on top of it.
 //!
-//! `connection.rs` moves bytes between a socket and a `Conversation`, which hands messages to the `Session`. What came is in a
-//! `ReceiveBuffer`, from which `frame_decoder.rs` takes the frames. What is to be sent is in a `SendBuffer`, to which
-//! `frame_encoder.rs` appends them.
+//! `connection.rs` moves bytes between a socket and a `Conversation`, which passes messages to the `Session`. Received bytes are
+//! in a `ReceiveBuffer`, and `frame_decoder.rs` extracts the frames from it. `frame_encoder.rs` appends outgoing frames to a
+//! `SendBuffer`.
 
 mod answers;
 mod close;

@@ -1,15 +1,15 @@
-//! The log alone.
+//! Loads on the log without a server.
 
 use crate::{BATCH, Failure, SMALL_TAIL_BYTES, WARM_UP_BATCHES, count_instructions_of};
 use prombus_log::{Append, Chunk, Log, NewEvent, Options, Outcomes, ReadLimit, Step, TopicId};
 use std::hint::black_box;
 use std::path::Path;
 
-/// What an event of the other loads has, about.
+/// Approximate size of an event's body in the other loads.
 const BODY_BYTES: usize = 330;
 const READ_BYTES: usize = 1 << 20;
 
-/// Appends of a batch, each with its commit.
+/// Appends batches, each with its commit.
 pub fn append(folder: &Path, messages: usize) -> Result<usize, Failure> {
     let log = open(folder)?;
     let topic = log.ensure_topic("orders")?;
@@ -19,14 +19,14 @@ pub fn append(folder: &Path, messages: usize) -> Result<usize, Failure> {
     Ok(rounds * BATCH)
 }
 
-/// A reader that catches up: events from files, with every checksum checked.
+/// A reader that catches up: reads events from files, and verifies every checksum.
 pub fn read(folder: &Path, messages: usize) -> Result<usize, Failure> {
     let log = open(folder)?;
     let topic = log.ensure_topic("orders")?;
     let rounds = messages.div_ceil(BATCH);
     fill(&log, topic, rounds, &mut |work| work())?;
     log.close()?;
-    // Opened anew, nothing of it is in memory.
+    // After reopening, no event is in memory.
     let log = open(folder)?;
     let topic = log.ensure_topic("orders")?;
     let limit = ReadLimit { events: usize::MAX, bytes: READ_BYTES };
@@ -67,7 +67,7 @@ fn fill(
     for _ in 0..rounds {
         let mut result = Ok(Step::Idle);
         run(&mut || result = log.try_append(&append, &mut outcomes).map(|_| log.step_commit()));
-        assert_eq!(result?, Step::Worked, "what was appended is committed");
+        assert_eq!(result?, Step::Worked, "the append is committed");
     }
     Ok(())
 }

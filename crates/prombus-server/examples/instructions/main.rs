@@ -1,16 +1,16 @@
-//! Loads whose instructions are counted: `scripts/instructions` runs each under callgrind and holds it against a limit.
+//! Loads whose instructions are counted. `scripts/instructions` runs each under callgrind and compares the count with a limit.
 //!
 //! ```text
 //! valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*count_instructions_of*' \
 //!     target/release/examples/instructions publish 20000
 //! ```
 //!
-//! Everything runs on one thread, over the real log in a folder that is removed afterwards: sessions have their turns, the log
-//! its commits and the bus its clock when the load says so. So each run does the same, and only the server is counted: what a
-//! client would do comes between. Not in it: the kernel, the sockets of tokio, the wake-ups of threads, and the housekeeping of
-//! the log.
+//! Everything runs on one thread, over the real log in a folder that is removed afterwards. The load decides when sessions run,
+//! when the log commits and when the clock of the bus advances, so every run does the same. Only the work of the server is
+//! counted; the work of the clients happens in between. Not included: the kernel, tokio's sockets, the wake-ups of threads, and
+//! the maintenance of the log.
 
-#![allow(clippy::print_stdout, reason = "what was counted is what it is for")]
+#![allow(clippy::print_stdout, reason = "the result is printed")]
 
 mod log;
 mod server;
@@ -19,14 +19,14 @@ use std::path::Path;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Messages that come together.
+/// Messages that are sent together.
 const BATCH: usize = 256;
 
-/// Batches before the first that is counted: by then topics are made, buffers are as large as they need to be, and the log's
-/// tail is full, so that its buffers are used again.
+/// Batches before the first counted one. After them the topics exist, buffers have their final size, and the log's tail is full,
+/// so that its buffers are reused.
 const WARM_UP_BATCHES: usize = 4;
 
-/// The log's tail where it is to be full.
+/// The size of the log's tail in loads that fill it.
 const SMALL_TAIL_BYTES: usize = 256 << 10;
 
 fn main() -> Result<(), Failure> {
@@ -36,7 +36,7 @@ fn main() -> Result<(), Failure> {
     };
     let messages = messages.parse().map_err(|_| format!("{messages:?} is not a number"))?;
     let folder = std::env::temp_dir().join(format!("prombus-instructions-{}", std::process::id()));
-    // The timers of sessions need a runtime; nothing runs on it.
+    // The timers of sessions need a runtime, but nothing runs on it.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     let _inside = runtime.enter();
     let counted = run(load, messages, &folder);
@@ -47,7 +47,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs a load of at least so many messages. Answers how many were counted.
+/// Runs a load of at least this many messages. Returns how many were counted.
 fn run(load: &str, messages: usize, folder: &Path) -> Result<usize, Failure> {
     match load {
         "publish" => server::publish(folder, messages, false),
@@ -57,11 +57,12 @@ fn run(load: &str, messages: usize, folder: &Path) -> Result<usize, Failure> {
         "deliver-topics" => server::deliver_topics(folder, messages),
         "log-append" => log::append(folder, messages),
         "log-read" => log::read(folder, messages),
-        other => Err(format!("there is no load {other:?}").into()),
+        other => Err(format!("unknown load {other:?}").into()),
     }
 }
 
-/// What happens in here is counted: callgrind knows it by its name, so it holds nothing that would have the name in its own.
+/// Instructions in this function are counted. Callgrind matches its name, so it must not contain a closure, whose name would
+/// contain this one.
 #[inline(never)]
 fn count_instructions_of(work: &mut dyn FnMut()) {
     work();

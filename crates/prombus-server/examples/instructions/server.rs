@@ -1,4 +1,4 @@
-//! Sessions over the bus over the log.
+//! Loads on sessions, over the bus and the log.
 
 use crate::{BATCH, Failure, SMALL_TAIL_BYTES, WARM_UP_BATCHES, count_instructions_of};
 use prombus::engine::{LogEngine, LogEngineOptions};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 const PAYLOAD_BYTES: usize = 256;
 const FAN_OUT_GROUPS: usize = 10;
 const TOPICS: usize = 10;
-/// Acks that nobody waits for are written by then.
+/// Acks without a corr are written within this time.
 const ACKS_WRITTEN_MS: u64 = 10;
 
 /// A PUBLISH in, an OK out.
@@ -23,12 +23,12 @@ pub fn publish(folder: &Path, messages: usize, with_ids: bool) -> Result<usize, 
         server.wires[0].send(&publisher.frames());
         server.work(round >= WARM_UP_BATCHES);
         let oks = server.wires[0].receive();
-        assert!(oks.len() == BATCH && oks.iter().all(|text| is_ok(text)), "every publish has its OK");
+        assert!(oks.len() == BATCH && oks.iter().all(|text| is_ok(text)), "every publish gets an OK");
     }
     Ok(rounds * BATCH)
 }
 
-/// An ACK in, and the EVENT that it makes room for out.
+/// An ACK in, and an EVENT out, for which the ACK makes room in the window.
 pub fn deliver(folder: &Path, messages: usize) -> Result<usize, Failure> {
     let mut server = Server::open(folder, Options::default().tail_bytes, 2)?;
     let mut publisher = Publisher::new(false);
@@ -45,18 +45,18 @@ pub fn deliver(folder: &Path, messages: usize) -> Result<usize, Failure> {
         server.wires[1].send(&acks);
         server.work(round >= WARM_UP_BATCHES);
     }
-    // The last event has come too.
+    // Check that the last batch was delivered too.
     server.acks(1, "group-0");
     Ok(rounds * BATCH)
 }
 
-/// The same for a group that reads ten topics, each of whose events was committed between those of others.
+/// Like [`deliver`], for a group that reads ten topics whose events were committed alternately.
 pub fn deliver_topics(folder: &Path, messages: usize) -> Result<usize, Failure> {
     let mut server = Server::open(folder, Options::default().tail_bytes, 2)?;
     let mut publisher = Publisher::new(false);
     let rounds = messages.div_ceil(BATCH);
     for number in 0..(1 + WARM_UP_BATCHES + rounds) * BATCH {
-        // One at a time: each has a commit time of its own.
+        // One event at a time, so that each has its own commit time.
         server.wires[0].send(&publisher.frame(&format!("orders.{}", number % TOPICS)));
         server.work(false);
         server.wires[0].receive();
@@ -73,7 +73,7 @@ pub fn deliver_topics(folder: &Path, messages: usize) -> Result<usize, Failure> 
     Ok(rounds * BATCH)
 }
 
-/// A PUBLISH in, an EVENT to each of ten groups on connections of their own, their ACKs in. What counts are deliveries.
+/// A PUBLISH in, an EVENT to each of ten groups on connections of their own, and their ACKs in. The result counts deliveries.
 pub fn fan_out(folder: &Path, messages: usize) -> Result<usize, Failure> {
     let mut server = Server::open(folder, SMALL_TAIL_BYTES, 1 + FAN_OUT_GROUPS)?;
     let mut publisher = Publisher::new(false);
@@ -83,7 +83,7 @@ pub fn fan_out(folder: &Path, messages: usize) -> Result<usize, Failure> {
     }
     let rounds = messages.div_ceil(BATCH * FAN_OUT_GROUPS);
     for round in 0..WARM_UP_BATCHES + rounds {
-        // Acks of the round before come with the publishes of this one.
+        // The acks of the previous round are handled together with the publishes of this one.
         server.wires[0].send(&publisher.frames());
         server.work(round >= WARM_UP_BATCHES);
         server.wires[0].receive();
@@ -95,13 +95,13 @@ pub fn fan_out(folder: &Path, messages: usize) -> Result<usize, Failure> {
     Ok(rounds * BATCH * FAN_OUT_GROUPS)
 }
 
-/// Connections, and all that is behind them.
+/// The connections, and the server that they belong to.
 struct Server {
     wires: Vec<Wire>,
     backend: LocalBackend,
     store: Arc<LogEngine>,
     clock: ManualClock,
-    /// What the groups read.
+    /// The subscription of the groups.
     subscription: &'static str,
 }
 
@@ -119,7 +119,7 @@ impl Server {
         Ok(Self { wires, backend, store, clock, subscription: "orders.new" })
     }
 
-    /// Does all there is to do, and what is due when nothing more comes.
+    /// Runs everything that is ready, and then everything that becomes due when no more frames arrive.
     fn work(&mut self, is_counted: bool) {
         let mut work = || {
             self.work_now();
@@ -141,7 +141,7 @@ impl Server {
         }
     }
 
-    /// What acks the batch of events that came.
+    /// The ACK frames for the batch of received events.
     fn acks(&mut self, wire: usize, group: &str) -> Vec<u8> {
         let mut acks = Vec::new();
         let mut count = 0;
@@ -154,7 +154,7 @@ impl Server {
             put_masked(&mut acks, 0x81, ack.as_bytes());
             count += 1;
         }
-        assert_eq!(count, BATCH, "a batch comes at a time");
+        assert_eq!(count, BATCH, "one batch is delivered at a time");
         acks
     }
 }

@@ -1,4 +1,4 @@
-//! Turns tokens into principals. There is no I/O after the start, and no clock: callers say what time it is.
+//! Resolves tokens to principals. There is no I/O after startup, and no clock: callers pass the time.
 
 #[cfg(test)]
 mod tests;
@@ -12,10 +12,10 @@ use super::ticket_owner::TicketOwner;
 use super::token::StaticTokens;
 use std::sync::Arc;
 
-/// A token of more bytes is refused unread.
+/// A longer token is refused without further checks.
 const MAX_TOKEN_BYTES: usize = 8 * 1024;
 
-/// Turns tokens into principals. Made once, when the gateway starts; key files are read then.
+/// Resolves tokens to principals. Created once, at startup, when it reads the key files.
 #[derive(Debug)]
 pub struct Authenticator {
     tokens: StaticTokens,
@@ -25,10 +25,10 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
-    /// Reads the key files and checks the rest.
+    /// Reads the key files and checks the options.
     ///
     /// # Errors
-    /// Names the file or setting and what is wrong with it.
+    /// The file or setting, and its problem.
     pub fn new(options: &AuthOptions) -> Result<Self, AuthSetupError> {
         if !options.is_configured() && !options.rules.is_empty() {
             return Err(AuthSetupError::RulesWithoutTokens);
@@ -42,15 +42,14 @@ impl Authenticator {
         })
     }
 
-    /// Whether a token is needed to get in.
+    /// Whether clients need a token.
     pub fn is_configured(&self) -> bool {
         self.is_configured
     }
 
-    /// The owner of this token. Without auth, any token, or none, is [`Principal::anyone`].
+    /// The owner of this token. Without auth, every client is [`Principal::anyone`], with or without a token.
     ///
-    /// Tokens that are known beforehand are tried first, then JWT. A JWT needs `exp`: one that never ends could not be
-    /// taken back.
+    /// Configured tokens are tried first, then JWT. A JWT must have `exp`, because one that never expires could not be revoked.
     ///
     /// # Errors
     /// The token is refused.
@@ -80,8 +79,8 @@ impl Authenticator {
         }
     }
 
-    /// Who a ticket was made for, as they are now: with the token's scopes of today, and the rules of today. `None` when the
-    /// token is not configured any more, or a JWT has ended or would not be believed any more.
+    /// The owner of a ticket, with the scopes and rules of the current configuration. `None` if the token is no longer
+    /// configured, or if the JWT has expired or would no longer be accepted.
     pub(super) fn owner(&self, owner: &TicketOwner, now_ms: i64) -> Option<Principal> {
         if owner.expires_ms.is_none() {
             let principal = self.tokens.by_fingerprint(owner.print)?;

@@ -1,71 +1,71 @@
-//! Why auth cannot work as configured, and why a token is refused.
+//! Errors of the auth configuration, and reasons why a token is refused.
 
 use prombus_protocol::ErrorCode;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Auth that cannot work as it is configured.
+/// An invalid auth configuration.
 #[derive(Debug, Error)]
 pub enum AuthSetupError {
-    /// A key file that cannot be read.
+    /// A key file cannot be read.
     #[error("cannot read the JWT key file {}", file.display())]
     Read {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// The I/O error.
         source: std::io::Error,
     },
-    /// A key file that holds no key that can be used.
+    /// A key file contains no usable key.
     #[error("JWT key file {}: {fault}", file.display())]
     Key {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The problem.
         fault: String,
     },
-    /// A secret that can be guessed.
+    /// A secret is short enough to be guessed.
     #[error(
-        "the JWT secret has {bytes} bytes: HS256 needs at least 32, or tokens can be forged by guessing it"
+        "the JWT secret has {bytes} bytes: HS256 needs at least 32, otherwise it can be guessed and tokens forged"
     )]
     WeakSecret {
         /// Its length.
         bytes: usize,
     },
     /// JWT without a key.
-    #[error("JWT is configured without a key: a secret, a PEM file or a JWKS file is needed")]
+    #[error("JWT is configured without a key: set a secret, a PEM file or a JWKS file")]
     NoKeys,
-    /// A token that rules and logs could not name.
+    /// A token without a name for rules and logs.
     #[error("token {position} has no name")]
     NamelessToken {
         /// Which of the tokens, counted from 1.
         position: usize,
     },
-    /// Rules that would apply to no one.
+    /// Rules that would have no effect.
     #[error(
-        "there are rules but no token and no JWT: everybody would get in unnamed and the rules would mean nothing"
+        "rules are configured without tokens and JWT: every client would have access without a name, and no rule would apply"
     )]
     RulesWithoutTokens,
 }
 
-/// Why a token is refused. The text goes to the sender of the token, so it tells no more than they may know.
+/// Why a token is refused. The text is sent to the client, so it reveals no details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum AuthRefused {
-    /// A token is needed and there is none.
+    /// A token is needed, but there is none.
     #[error("a token is needed")]
     Missing,
     /// Not a valid token.
     #[error("the token is not valid")]
     Bad,
-    /// A token that was valid.
+    /// The token has expired.
     #[error("the token has expired")]
     Expired,
-    /// A token that will be valid.
+    /// The token is not valid before a later time.
     #[error("the token is not valid yet")]
     NotYetValid,
 }
 
 impl AuthRefused {
-    /// The code that the wire has for it.
+    /// The error code on the wire.
     pub fn code(self) -> ErrorCode {
         match self {
             Self::Missing => ErrorCode::Unauthorized,

@@ -1,8 +1,8 @@
-//! JSON Web Tokens: what an identity provider has signed.
+//! JSON Web Tokens, signed by an identity provider.
 //!
-//! A key has one algorithm, and a token is only checked against keys of the algorithm that its header names. So a header
-//! cannot talk a public key into being a secret, and `none` fits no key. Keys are loaded in `key.rs`, what a token says is read
-//! in `claims.rs`. Nothing here fetches keys from anywhere: what a header says of keys (`jwk`, `jku`, `x5u`) is not looked at.
+//! A key has one algorithm, and a token is checked only against keys of the algorithm in its header. So a header cannot make the
+//! server use a public key as a secret, and `none` matches no key. `key.rs` loads the keys, `claims.rs` reads the claims. Keys
+//! are never fetched, and those in a header (`jwk`, `jku`, `x5u`) are ignored.
 
 mod claims;
 mod key;

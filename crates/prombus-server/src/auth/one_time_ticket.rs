@@ -1,7 +1,7 @@
-//! One-time tickets: a token for one use, for places that cannot send a header.
+//! One-time tickets, for clients that cannot send a header.
 //!
-//! A browser's `EventSource` and `WebSocket` can only put what they have in the address, and addresses end up in logs. So a
-//! page asks for a ticket with its token, and uses that: it works once, for 30 seconds.
+//! A browser's `EventSource` and `WebSocket` can send a token only in the URL, and URLs end up in logs. So a page gets a ticket
+//! with its token and puts the ticket in the URL: it works once, within 30 seconds.
 
 use super::fingerprint::sha256;
 use super::principal::Principal;
@@ -18,20 +18,20 @@ const TICKET_BYTES: usize = 32;
 const LIFE_MS: i64 = 30_000;
 const MAX_TICKETS: usize = 10_000;
 
-/// No ticket can be made now.
+/// No ticket can be issued now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("too many tickets wait to be used: try again in some seconds")]
+#[error("too many unused tickets: try again in a few seconds")]
 pub(crate) struct TooManyTickets;
 
-/// The tickets that are out.
+/// The issued tickets.
 #[derive(Default)]
 pub(crate) struct OneTimeTickets(Mutex<OpenTickets>);
 
 #[derive(Default)]
 struct OpenTickets {
-    /// By hash, so that how long a look takes says nothing of the tickets that are there.
+    /// By hash, so that the time of a lookup reveals nothing about other tickets.
     by_hash: HashMap<[u8; 32], OpenTicket>,
-    /// In the order in which they were made. A used ticket stays, and counts, until it would have expired.
+    /// In the order in which they were issued. A used ticket stays here, and counts, until it would have expired.
     oldest_first: VecDeque<(i64, [u8; 32])>,
 }
 
@@ -52,10 +52,10 @@ impl OpenTickets {
 }
 
 impl OneTimeTickets {
-    /// A ticket for one who got in.
+    /// Issues a ticket for an authenticated client.
     pub(crate) fn issue(&self, principal: Arc<Principal>, now_ms: i64) -> Result<String, TooManyTickets> {
         let mut random = [0; TICKET_BYTES];
-        // It fails only where the system has no randomness; then there are no tickets.
+        // This fails only if the system has no randomness. Then no ticket can be issued.
         rand::fill(&mut random).map_err(|_| TooManyTickets)?;
         let ticket = URL_SAFE_NO_PAD.encode(random);
         let hash = sha256(ticket.as_bytes());
@@ -71,7 +71,7 @@ impl OneTimeTickets {
         Ok(ticket)
     }
 
-    /// Who the ticket was made for. It cannot be used again.
+    /// The owner of the ticket, which cannot be used again.
     pub(crate) fn redeem(&self, ticket: &str, now_ms: i64) -> Option<Arc<Principal>> {
         let found = self.0.lock().by_hash.remove(&sha256(ticket.as_bytes()))?;
         let is_good = now_ms < found.ends_ms && !found.principal.is_expired(now_ms);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_ends_after_30_seconds() {
+    fn a_ticket_expires_after_30_seconds() {
         let tickets = OneTimeTickets::default();
         let ticket = tickets.issue(Principal::anyone(), 1_000).unwrap();
         assert!(tickets.redeem(&ticket, 31_000).is_none());
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_10_000_tickets_at_most() {
+    fn there_are_at_most_10_000_tickets() {
         let tickets = OneTimeTickets::default();
         let first = tickets.issue(Principal::anyone(), 0).unwrap();
         for _ in 1..MAX_TICKETS {

@@ -1,23 +1,23 @@
-//! Who gets in, and what they may do, as it is configured.
+//! The options of authentication and authorization.
 
 use super::jwt::JwtOptions;
 use super::rule::Rule;
 use super::token::TokenOptions;
 
-/// Who gets in, and what they may do.
+/// Tokens, JWT verification, and rules.
 #[derive(Clone, Debug, Default)]
 pub struct AuthOptions {
-    /// Tokens that are known beforehand.
+    /// Static tokens.
     pub tokens: Vec<TokenOptions>,
-    /// How tokens of an identity provider are checked.
+    /// How tokens of an identity provider are verified.
     pub jwt: Option<JwtOptions>,
-    /// Rules on topics and groups, on top of scopes. The first that matches counts; where there are rules and none matches,
-    /// the answer is no.
+    /// Rules on topics and groups, in addition to scopes. The first rule that matches applies. If there are rules and none
+    /// matches, access is denied.
     pub rules: Vec<Rule>,
 }
 
 impl AuthOptions {
-    /// Whether a token is needed to get in.
+    /// Whether clients need a token.
     pub fn is_configured(&self) -> bool {
         !self.tokens.is_empty() || self.jwt.is_some()
     }

@@ -1,9 +1,9 @@
-//! Who may knock where no auth is configured: this machine, and no web page of another origin.
+//! Protects a server without auth from web pages of other origins: only this machine has access.
 //!
-//! Listening on loopback is not enough. A page in a browser on this machine can reach it: WebSockets ignore CORS, a
-//! `text/plain` POST needs no preflight, and a name of the page's own can be rebound to 127.0.0.1. The browser tells in two
-//! headers, which a page cannot set: `Host` is the name that it believes to talk to, `Origin` is whose page it is. Anything in
-//! them that is not plainly good is refused.
+//! Listening on loopback is not enough. A page in a browser on this machine can reach loopback: WebSockets ignore CORS, a
+//! `text/plain` POST needs no preflight, and the page's own host name can be rebound to 127.0.0.1. Two headers, which a page
+//! cannot set, reveal such requests: `Host` is the name that the browser connects to, and `Origin` is the origin of the page.
+//! Every value that is not known to be safe is refused.
 
 #[cfg(test)]
 mod tests;
@@ -12,30 +12,30 @@ use super::refused_origins::RefusedOrigins;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use thiserror::Error;
 
-/// What a message shows of a header: the rest of a long one helps nobody.
+/// Longer headers are truncated in messages.
 const SHOWN_CHARACTERS: usize = 100;
 
-/// Why a request is not let in.
+/// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum GuardRefused {
-    /// HTTP/1.1 needs it.
+    /// HTTP/1.1 requires the header.
     #[error("the request has no Host header")]
     NoHost,
     /// Not a host and port.
     #[error("the Host header is not a host name or address with an optional port")]
     BadHost,
-    /// A name that somebody may have pointed to this machine.
+    /// A name that an attacker may have pointed to this machine.
     #[error("host {0:?} is neither loopback nor configured: add it to allowed_hosts, or configure a token")]
     ForeignHost(String),
     /// A page of another site.
-    #[error("pages of origin {0:?} may not use this gateway: add it to cors_origins, or configure a token")]
+    #[error("pages of origin {0:?} may not use this server: add it to cors_origins, or configure a token")]
     ForeignOrigin(String),
 }
 
 /// Checks `Host` and `Origin` of each request.
 #[derive(Debug)]
 pub(crate) struct Guard {
-    /// Auth is configured: a token is asked for, and no page has one by itself.
+    /// Auth is configured: requests need a token, which a foreign page does not have.
     is_off: bool,
     allowed_hosts: Vec<Host>,
     allows_any_origin: bool,
@@ -44,7 +44,7 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// `has_auth`: a token is asked for, so there is nothing to guard.
+    /// `has_auth`: requests need a token, so the guard is off.
     pub(crate) fn new(has_auth: bool, allowed_hosts: &[String], cors_origins: &[String]) -> Self {
         Self {
             is_off: has_auth,
@@ -55,8 +55,8 @@ impl Guard {
         }
     }
 
-    /// Whether a request may come in: `Host` is loopback, configured, or the address that the connection came in on; and
-    /// `Origin` is absent, the same as the host, or configured.
+    /// Checks a request. `Host` must be loopback, configured, or the local address of the connection. `Origin` must be absent,
+    /// the same as the host, or configured.
     pub(crate) fn check(
         &self,
         host: Option<&str>,
@@ -85,8 +85,8 @@ impl Guard {
         Err(GuardRefused::ForeignOrigin(shown(origin)))
     }
 
-    /// Logs a page whose requests are served without CORS headers, so that its browser does not show it the answers. The scheme
-    /// is not compared: a proxy may have taken TLS off.
+    /// Logs the origin of a page whose requests are served without CORS headers, so that the browser hides the responses from it.
+    /// The scheme is not compared, because a proxy may have terminated TLS.
     pub(crate) fn note_without_cors(&self, host: &str, origin: &str) {
         let own = host_and_port(host);
         let is_own = Origin::parse(origin).zip(own).is_some_and(|(origin, (host, port))| {
@@ -97,7 +97,7 @@ impl Guard {
         }
     }
 
-    /// As text too, for apps whose origin is none of the web, such as `tauri://localhost`.
+    /// Compares origins also as text, for apps with other schemes, such as `tauri://localhost`.
     fn allows_origin(&self, origin: &str) -> bool {
         let parsed = Origin::parse(origin);
         self.allows_any_origin
@@ -107,7 +107,7 @@ impl Guard {
     }
 }
 
-/// One of the options. Brackets are not needed there: an IPv6 address has no port to be told from.
+/// An entry of `allowed_hosts`. An IPv6 address needs no brackets here, because there is no port.
 fn configured_host(text: &str) -> Option<Host> {
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let ip = bare.parse::<Ipv6Addr>().map(|ip| Host::Ip(IpAddr::from(ip).to_canonical()));
@@ -115,7 +115,7 @@ fn configured_host(text: &str) -> Option<Host> {
     if host.is_none() {
         tracing::warn!(
             host = text,
-            "an entry of allowed_hosts is not a host name or address without port: ignored"
+            "ignoring an entry of allowed_hosts: it must be a host name or address without port"
         );
     }
     host
@@ -129,13 +129,13 @@ fn shown(header: &str) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Host {
     Ip(IpAddr),
-    /// In lower case, without the dot of a full name.
+    /// In lower case, without the trailing dot.
     Name(String),
 }
 
 impl Host {
-    /// A name or an IPv4 address: labels of letters, digits, `-` and `_`. Other ways to write an address (`127.1`, `0x7f.1`)
-    /// are names that nobody has.
+    /// Parses a name or an IPv4 address: labels of letters, digits, `-` and `_`. Other notations of an address (`127.1`,
+    /// `0x7f.1`) count as names, and such names do not exist.
     fn parse(text: &str) -> Option<Self> {
         let is_good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         let name = text.strip_suffix('.').unwrap_or(text);
@@ -149,13 +149,13 @@ impl Host {
     fn is_loopback(&self) -> bool {
         match self {
             Self::Ip(ip) => ip.is_loopback(),
-            // Browsers never ask anybody for these names.
+            // Browsers resolve these names to loopback without DNS.
             Self::Name(name) => name == "localhost" || name.ends_with(".localhost"),
         }
     }
 }
 
-/// A `Host` header. Whatever is not a host and an optional port is refused, so nothing can hide behind `@`, `/` or spaces.
+/// Parses a `Host` header: a host and an optional port. Everything else is refused, such as `@`, `/` and spaces.
 fn host_and_port(text: &str) -> Option<(Host, Option<u16>)> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
@@ -171,7 +171,7 @@ fn host_and_port(text: &str) -> Option<(Host, Option<u16>)> {
     };
     let port = match port {
         None => None,
-        // The parser of integers would take a sign.
+        // The integer parser would accept a sign.
         Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => Some(digits.parse().ok()?),
         Some(_) => return None,
     };
@@ -201,7 +201,7 @@ struct Origin {
 }
 
 impl Origin {
-    /// An origin of the web; `null` and those of other schemes are none.
+    /// Parses an HTTP or HTTPS origin; `None` for `null` and other schemes.
     fn parse(text: &str) -> Option<Self> {
         let (scheme, rest) = text.split_once("://")?;
         let scheme = match scheme.to_ascii_lowercase().as_str() {

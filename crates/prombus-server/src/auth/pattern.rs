@@ -1,19 +1,20 @@
-//! Patterns against patterns: does one hold all topics of another, do two have a topic in common?
+//! Compares patterns: does one cover all topics of another, and do two have a topic in common?
 //!
-//! Both questions are about all topics that there could ever be, so they are answered on the patterns: a pattern is a small
-//! automaton that reads a topic segment by segment, and segments that no pattern names are all alike. Answers are exact, but
-//! for one case: where [`covers`] would have to look at too many states it says no, which refuses too much but lets nobody in.
+//! Both questions are about all possible topics, so they are decided on the patterns themselves. A pattern is a small automaton
+//! that reads a topic segment by segment; all segments that no pattern names are equivalent. The results are exact, with one
+//! exception: if [`covers`] would have to visit too many states, it returns false. That may refuse too much, but never grants
+//! access.
 //!
-//! Topics that begin with `dlq.` belong only to patterns that do. So patterns are split in two kinds first, and from there on
-//! no pattern sees topics of the other kind; but for the topic `dlq`, which `dlq.**` matches too.
+//! Topics that begin with `dlq.` are matched only by patterns that begin with `dlq.`. So patterns are of two kinds, and patterns
+//! of different kinds have no topic in common, with one exception: the topic `dlq`, which `dlq.**` matches too.
 
 use prombus_protocol::{DEAD_LETTER_PREFIX, Pattern};
 use std::collections::HashSet;
 
 const DEAD_LETTER: &str = "dlq";
 
-/// The states that [`covers`] looks at. Patterns that people write need some dozens; `**.a.*.*.*.*` and so on doubles them
-/// with each `*`.
+/// Maximum number of states that [`covers`] visits. Ordinary patterns need a few dozen; in patterns like `**.a.*.*.*.*` each
+/// further `*` doubles the number.
 const MAX_STATES: usize = 4_096;
 
 /// Whether every topic that `inner` matches is matched by `outer` too.
@@ -27,12 +28,12 @@ pub(super) fn covers(outer: &Pattern, inner: &Pattern) -> bool {
             let (outer, inner) = (Segments::new(outer), Segments::new(inner));
             outer.cover(&inner, Kind::DeadLetters) && (outer.matches_nothing() || !inner.matches_nothing())
         }
-        // Each pattern with a wildcard has topics of its own kind.
+        // A pattern with a wildcard always matches topics of its own kind.
         (None, Some(_)) | (Some(_), None) => false,
     }
 }
 
-/// Whether there can be a topic that both match.
+/// Whether some topic can match both.
 pub(super) fn overlaps(one: &Pattern, other: &Pattern) -> bool {
     match (dead_letters(one), dead_letters(other)) {
         (None, None) => Segments::new(one.as_str()).overlap(&Segments::new(other.as_str()), Kind::Events),
@@ -44,21 +45,21 @@ pub(super) fn overlaps(one: &Pattern, other: &Pattern) -> bool {
     }
 }
 
-/// What stands behind `dlq.`.
+/// The part after `dlq.`; `None` for other patterns.
 fn dead_letters(pattern: &Pattern) -> Option<&str> {
     pattern.as_str().strip_prefix(DEAD_LETTER_PREFIX)
 }
 
-/// What the topics are that two patterns are compared on.
+/// The topics on which two patterns are compared.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// All but those that begin with `dlq.`.
+    /// All topics that do not begin with `dlq.`.
     Events,
-    /// What stands behind `dlq.`.
+    /// The part after `dlq.` of all other topics.
     DeadLetters,
 }
 
-/// How much of a topic has been read. Only a topic of one segment or more is one.
+/// How much of a topic was read. A topic has at least one segment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Read {
     Nothing,
@@ -110,7 +111,7 @@ impl<'a> Segments<'a> {
                 name => Segment::Name(name),
             })
             .collect();
-        // One after the other they mean no more than one.
+        // Several `**` in a row are the same as one.
         segments.dedup_by(|a, b| *a == Segment::Any && *b == Segment::Any);
         Self(segments)
     }
@@ -123,12 +124,12 @@ impl<'a> Segments<'a> {
         at == self.0.len() || (self.0[at] == Segment::Any && at + 1 == self.0.len())
     }
 
-    /// The state after a segment was taken at `at`.
+    /// The state after the segment at `at` consumed a segment of the topic.
     fn after(&self, at: usize) -> usize {
         if self.0[at] == Segment::Any { at } else { at + 1 }
     }
 
-    /// A topic that both match is a way through both automata at once.
+    /// Searches for a topic that both match: a path through both automata at once.
     fn overlap(&self, other: &Self, kind: Kind) -> bool {
         let mut open = vec![(0, 0, Read::Nothing)];
         let mut seen = HashSet::new();
@@ -146,7 +147,7 @@ impl<'a> Segments<'a> {
             if there == Some(&Segment::Any) {
                 open.push((at, other_at + 1, read));
             }
-            // Where both take anything, a segment that nobody names is as good as any.
+            // If both accept any segment, one that no pattern names represents all.
             if let (Some(here), Some(there)) = (here, there)
                 && read != Read::All
             {
@@ -159,8 +160,8 @@ impl<'a> Segments<'a> {
         false
     }
 
-    /// Looks for a topic that `inner` matches and this does not: a way through `inner` that leaves this, with all the states
-    /// that it can be in at once, in none that ends.
+    /// Whether this pattern matches every topic that `inner` matches. Searches for a counterexample: a path to the end of
+    /// `inner`, after which none of the states that this pattern can be in is an end.
     fn cover(&self, inner: &Self, kind: Kind) -> bool {
         let table = Table::new(self);
         let start = (0, table.start(), Read::Nothing);
@@ -181,7 +182,7 @@ impl<'a> Segments<'a> {
                 };
                 match here {
                     Segment::Name(name) => step((Some(name), table.takes(name))),
-                    // Any name that this pattern has, and one that no pattern has: that one stands for all others.
+                    // Every name in this pattern, and one name that no pattern has, which represents all others.
                     Segment::One | Segment::Any => {
                         table.names.iter().for_each(|(name, takes)| step((Some(name), *takes)));
                         step((None, table.one));
@@ -197,16 +198,16 @@ impl<'a> Segments<'a> {
     }
 }
 
-/// States of a pattern's automaton: a bit for each segment, and the end. A pattern has at most 128 segments.
+/// A set of states of a pattern's automaton: a bit for each segment, and the end. A pattern has at most 128 segments.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Positions {
     at: u128,
     has_end: bool,
 }
 
-/// Which segments of a pattern take which names.
+/// Which segments of a pattern accept which names.
 struct Table<'a> {
-    /// Each name of the pattern, with the segments that take it: `*` among them, `**` not.
+    /// Each name of the pattern, with the segments that accept it, including `*` but not `**`.
     names: Vec<(&'a str, u128)>,
     /// `*`.
     one: u128,
@@ -244,27 +245,27 @@ impl<'a> Table<'a> {
     }
 
     fn start(&self) -> Positions {
-        self.behind_any(1, false)
+        self.skip_any(1, false)
     }
 
-    /// The segments that take a name, but for `**`.
+    /// The segments that accept a name, except `**`.
     fn takes(&self, name: &str) -> u128 {
         self.names.iter().find(|(known, _)| *known == name).map_or(self.one, |(_, takes)| *takes)
     }
 
-    /// All states after one more segment, which the segments `takes` take.
+    /// All states after one more segment of the topic. `takes` are the segments of the pattern that accept it.
     fn step(&self, from: Positions, takes: u128) -> Positions {
         let moved = from.at & takes;
-        self.behind_any(((moved << 1) & self.all) | (from.at & self.any), moved & self.last != 0)
+        self.skip_any(((moved << 1) & self.all) | (from.at & self.any), moved & self.last != 0)
     }
 
-    /// Whether whatever follows is matched: a `**` at the end has been reached.
+    /// Whether every continuation matches, because a `**` at the end was reached.
     fn ends_always(&self, positions: Positions) -> bool {
         positions.at & self.any & self.last != 0
     }
 
-    /// A `**` can stand for nothing. There are no two in a row.
-    fn behind_any(&self, at: u128, has_end: bool) -> Positions {
+    /// Adds the states after each `**`, which may match no segment. There are never two `**` in a row.
+    fn skip_any(&self, at: u128, has_end: bool) -> Positions {
         let any = at & self.any;
         Positions { at: at | ((any << 1) & self.all), has_end: has_end || any & self.last != 0 }
     }
@@ -288,9 +289,9 @@ mod tests {
         all
     }
 
-    /// Compares with what the patterns do on all short topics. The topics must be long enough, and have a name that no
-    /// pattern has, so that there is an example for every difference.
-    fn agrees_with_trying_all_topics(patterns: &[String], topics: &[String]) {
+    /// Compares the results with matching all short topics. The topics must be long enough, and contain a name that no pattern
+    /// has, so that there is an example for every difference.
+    fn agrees_with_matching_all_topics(patterns: &[String], topics: &[String]) {
         let patterns: Vec<_> = patterns.iter().map(|text| pattern(text)).collect();
         let matched: Vec<Vec<bool>> = patterns
             .iter()
@@ -308,20 +309,20 @@ mod tests {
     }
 
     #[test]
-    fn cover_and_overlap_agree_with_trying_all_topics() {
+    fn cover_and_overlap_agree_with_matching_all_topics() {
         let mut patterns = all_of(&["a", "b", "*", "**"], 3);
         patterns.extend(patterns.clone().iter().map(|text| format!("dlq.{text}")));
         patterns.push("dlq".to_owned());
         let mut topics = all_of(&["a", "b", "c"], 6);
         topics.extend(topics.clone().iter().map(|text| format!("dlq.{text}")));
         topics.push("dlq".to_owned());
-        agrees_with_trying_all_topics(&patterns, &topics);
+        agrees_with_matching_all_topics(&patterns, &topics);
     }
 
     #[test]
     fn dead_letters_in_the_middle_of_patterns_are_exact_too() {
         let patterns = all_of(&["a", "dlq", "*", "**"], 3);
-        agrees_with_trying_all_topics(&patterns, &all_of(&["a", "c", "dlq"], 6));
+        agrees_with_matching_all_topics(&patterns, &all_of(&["a", "c", "dlq"], 6));
     }
 
     #[test]
@@ -350,8 +351,8 @@ mod tests {
     }
 
     #[test]
-    fn nasty_patterns_are_refused_in_bounded_time() {
-        // Whether the 60th segment from the end was `a` needs 2^60 states to remember.
+    fn expensive_patterns_are_refused_in_bounded_time() {
+        // Remembering which of the last 60 segments were `a` takes 2^60 states.
         let outer = pattern(&format!("**.a{}", ".*".repeat(60)));
         let inner = pattern(&format!("**.a{}.**", ".*".repeat(60)));
         assert!(!covers(&outer, &inner));

@@ -1,4 +1,4 @@
-//! One who got in, and what they may do.
+//! An authenticated client, and what it may do.
 
 use super::fingerprint::Fingerprint;
 use super::pattern::covers;
@@ -7,21 +7,21 @@ use super::scope::Scope;
 use prombus_protocol::{Pattern, check_topic};
 use std::sync::{Arc, LazyLock};
 
-/// The owner of a token. Scopes and rules must both say yes; what neither speaks of is not allowed.
+/// The owner of a token. Both scopes and rules must allow an action; everything else is denied.
 #[derive(Clone, Debug)]
 pub struct Principal {
     name: String,
     /// `None`: no auth is configured, everything is allowed.
     grants: Option<Grants>,
     expires_ms: Option<i64>,
-    /// Of the token, or of the key that the JWT was checked with.
+    /// The fingerprint of the token, or of the key that verified the JWT.
     fingerprint: Fingerprint,
 }
 
 #[derive(Clone, Debug)]
 struct Grants {
     scopes: Vec<Scope>,
-    /// Only those that are about this principal, in order. `None`: the gateway has no rules.
+    /// Only the rules for this principal, in order. `None`: no rules are configured.
     rules: Option<Vec<Rule>>,
 }
 
@@ -38,7 +38,7 @@ impl Principal {
         Self { name, grants: Some(Grants { scopes, rules }), expires_ms, fingerprint }
     }
 
-    /// Everybody, where no auth is configured: may do everything, never expires.
+    /// The principal of every client while no auth is configured: may do everything, never expires.
     pub fn anyone() -> Arc<Self> {
         static ANYONE: LazyLock<Arc<Principal>> = LazyLock::new(|| {
             let name = "anyone".to_owned();
@@ -52,7 +52,7 @@ impl Principal {
         &self.name
     }
 
-    /// When the token ends, leeway included, in ms since 1970.
+    /// When the token expires, including the leeway, in ms since 1970.
     pub fn expires_ms(&self) -> Option<i64> {
         self.expires_ms
     }
@@ -65,18 +65,18 @@ impl Principal {
         self.grants.as_ref().map_or(&[], |grants| &grants.scopes)
     }
 
-    /// The same, but it ends at this time at the latest.
+    /// The same principal, but it expires at this time at the latest.
     pub(super) fn until(&self, ends_ms: i64) -> Self {
         let expires_ms = Some(self.expires_ms.map_or(ends_ms, |expires_ms| expires_ms.min(ends_ms)));
         Self { expires_ms, ..self.clone() }
     }
 
-    /// Whether the token has ended.
+    /// Whether the token has expired.
     pub fn is_expired(&self, now_ms: i64) -> bool {
         self.expires_ms.is_some_and(|expires_ms| expires_ms <= now_ms)
     }
 
-    /// Whether an event may be written to a topic.
+    /// Whether the owner may publish to a topic.
     pub fn may_publish(&self, topic: &str) -> bool {
         let Some(grants) = &self.grants else { return true };
         let in_scope = |scope: &Scope| matches!(scope, Scope::Publish(pattern) if pattern.matches(topic));
@@ -85,8 +85,8 @@ impl Principal {
             && grants.rules.as_ref().is_none_or(|rules| rule::may_publish(rules, topic))
     }
 
-    /// Whether events may be read: every topic that `pattern` (a topic's name is a pattern too) can match, also topics that
-    /// are not there yet. One scope must hold the whole pattern. No `group` is a read without one: replay, export, SSE, state.
+    /// Whether the owner may read every topic that `pattern` (or a topic's name) can match, including topics that do not exist
+    /// yet. A single scope must cover the whole pattern. `group` is `None` for reads without a group: replay, export, SSE, state.
     pub fn may_subscribe(&self, pattern: &str, group: Option<&str>) -> bool {
         let Some(grants) = &self.grants else { return true };
         let Ok(wanted) = Pattern::new(pattern) else { return false };
@@ -95,7 +95,8 @@ impl Principal {
             && grants.rules.as_ref().is_none_or(|rules| rule::may_subscribe(rules, &wanted, group))
     }
 
-    /// Whether the routes that change and show how the bus is run may be used. Rules are about topics: they do not limit it.
+    /// Whether the owner may use the admin routes, which show and change the operation of the bus. Rules do not limit this,
+    /// because they are about topics.
     pub fn is_admin(&self) -> bool {
         self.grants.as_ref().is_none_or(|grants| grants.scopes.contains(&Scope::Admin))
     }

@@ -1,18 +1,18 @@
-//! Origins whose pages were refused, so that the log names each of them once and a hostile client cannot fill it.
+//! Remembers origins whose pages were refused, so that each is logged once and a hostile client cannot fill the log.
 
 use parking_lot::Mutex;
 use std::collections::HashSet;
 
-/// Origins that are named; further ones get one line for all of them.
+/// Maximum number of origins that are logged; further ones get one line for all of them.
 const ORIGINS_MAX: usize = 100;
 
-/// The origins that the log has named.
+/// The origins that were logged.
 #[derive(Debug, Default)]
 pub(super) struct RefusedOrigins {
     seen: Mutex<HashSet<String>>,
 }
 
-/// What to say about a refusal.
+/// The log line for a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
     Origin,
@@ -21,7 +21,7 @@ enum Line {
 }
 
 impl RefusedOrigins {
-    /// Writes a WARN line for an origin that was not refused before.
+    /// Logs a warning for an origin that was not refused before.
     pub(super) fn note(&self, origin: &str) {
         match self.line(origin) {
             Line::Origin => tracing::warn!(
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_origin_is_named_once_and_their_number_is_bounded() {
+    fn each_origin_is_logged_once_and_their_number_is_bounded() {
         let refused = RefusedOrigins::default();
         assert_eq!(refused.line("https://a.example"), Line::Origin);
         assert_eq!(refused.line("https://a.example"), Line::Nothing);

@@ -1,41 +1,41 @@
-//! Rules: who may do what with which topics and groups, on top of scopes.
+//! Access rules on topics and groups, in addition to scopes.
 
 use super::pattern::{covers, overlaps};
 use prombus_protocol::Pattern;
 
-/// What a rule says to what it matches.
+/// The effect of a rule that matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Yes.
+    /// The action is allowed.
     Allow,
-    /// No.
+    /// The action is denied.
     Deny,
 }
 
-/// What is done with a topic.
+/// An action on a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// An event is written.
+    /// Publish events.
     Publish,
-    /// Events are read: subscribe, replay, export, state.
+    /// Read events: subscribe, replay, export, state.
     Subscribe,
 }
 
-/// A line of the list of rules. The first that matches counts.
+/// A rule. The first one in the list that matches applies.
 ///
-/// A rule that names groups is about reading with one of these groups: it matches neither a publish nor a read without a
-/// group (replay, export, SSE, state).
+/// A rule with groups matches only reads with one of these groups. It matches neither a publish nor a read without a group
+/// (replay, export, SSE, state).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What it says.
+    /// Whether the rule allows or denies.
     pub effect: Effect,
-    /// Names of tokens, or `sub` of JWTs; `*` stands for any characters. Empty: everybody.
+    /// Names of tokens, or `sub` of JWTs; `*` matches any characters. Empty: everyone.
     pub subjects: Vec<String>,
-    /// Empty: all.
+    /// Empty: all actions.
     pub actions: Vec<Action>,
-    /// Empty: all, dead letters included.
+    /// Empty: all topics, including dead letters.
     pub topics: Vec<Pattern>,
-    /// Names of groups; `*` stands for any characters. Empty: all, and reads without a group.
+    /// Names of groups; `*` matches any characters. Empty: all groups, and reads without a group.
     pub groups: Vec<String>,
 }
 
@@ -56,7 +56,7 @@ impl Rule {
     }
 }
 
-/// Whether rules let publish: what no rule speaks of is not allowed.
+/// Whether the rules allow a publish. Without a matching rule it is denied.
 pub(super) fn may_publish(rules: &[Rule], topic: &str) -> bool {
     rules
         .iter()
@@ -64,9 +64,9 @@ pub(super) fn may_publish(rules: &[Rule], topic: &str) -> bool {
         .is_some_and(|rule| rule.effect == Effect::Allow)
 }
 
-/// Whether rules let read every topic that a pattern can match.
+/// Whether the rules allow reading every topic that a pattern can match.
 ///
-/// A rule that denies some of the topics denies the whole; one that allows only some of them decides nothing.
+/// A rule that denies some of the topics denies the whole pattern. A rule that allows only some of them does not apply.
 pub(super) fn may_subscribe(rules: &[Rule], wanted: &Pattern, group: Option<&str>) -> bool {
     for rule in rules.iter().filter(|rule| rule.fits(Action::Subscribe, group)) {
         let decides = |topics: &Pattern| match rule.effect {
@@ -80,9 +80,9 @@ pub(super) fn may_subscribe(rules: &[Rule], wanted: &Pattern, group: Option<&str
     false
 }
 
-/// Whether `*` (any characters, none included) in a glob can be filled so that it is the text.
+/// Whether a glob matches the text; `*` matches any characters, also none.
 ///
-/// Pieces between stars are taken where they first occur: a later place could not leave more for the pieces that follow.
+/// Each piece between two stars is matched at its first occurrence: a later one would leave less text for the following pieces.
 fn glob_matches(glob: &str, text: &str) -> bool {
     let Some((first, rest)) = glob.split_once('*') else { return glob == text };
     let Some(mut text) = text.strip_prefix(first) else { return false };
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn globs_agree_with_trying_all_ways() {
+    fn globs_agree_with_a_naive_matcher() {
         fn naive(glob: &[u8], text: &[u8]) -> bool {
             match (glob, text) {
                 ([], []) => true,
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_matches_counts() {
+    fn the_first_matching_rule_applies() {
         let (allow, deny) = (Effect::Allow, Effect::Deny);
         let rules =
             [rule(deny, &["orders.secret"], &[]), rule(allow, &["orders.**"], &[]), rule(deny, &[], &[])];
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn no_rule_that_matches_is_a_no() {
+    fn without_a_matching_rule_access_is_denied() {
         assert!(!may_publish(&[], "orders") && !reads(&[], "orders", None));
         let rules = [rule(Effect::Allow, &["orders"], &[])];
         assert!(!may_publish(&rules, "users") && !reads(&rules, "users", None));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allow_must_hold_the_whole_pattern() {
+    fn an_allow_must_cover_the_whole_pattern() {
         let rules = [rule(Effect::Allow, &["orders.*", "users.**"], &[])];
         assert!(reads(&rules, "orders.*", None) && reads(&rules, "users.*.x", None));
         for wanted in ["orders.**", "*.*", "**", "orders.*.*", "dlq.orders.*"] {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_on_groups_is_about_these_groups_only() {
+    fn a_rule_on_groups_matches_only_these_groups() {
         let rules = [rule(Effect::Deny, &[], &["billing-*"]), rule(Effect::Allow, &["**"], &["*"])];
         assert!(!reads(&rules, "orders", Some("billing-eu")));
         assert!(reads(&rules, "orders", Some("billing")) && reads(&rules, "orders", Some("ops")));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_on_actions_is_about_these_actions_only() {
+    fn a_rule_on_actions_matches_only_these_actions() {
         let only = |action| Rule { actions: vec![action], ..rule(Effect::Allow, &["**"], &[]) };
         let rules = [only(Action::Publish)];
         assert!(may_publish(&rules, "orders") && !reads(&rules, "orders", None));

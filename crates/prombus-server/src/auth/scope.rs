@@ -1,43 +1,43 @@
-//! Scopes: what a token may do, as one word.
+//! Scopes: the permissions of a token, each written as one word.
 
 use prombus_protocol::{Pattern, TopicError};
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// One thing that a token may do. As text: `publish:<pattern>`, `subscribe:<pattern>`, `admin`.
+/// One permission of a token. As text: `publish:<pattern>`, `subscribe:<pattern>`, `admin`.
 ///
-/// A pattern covers dead letters only if it begins with `dlq.`: who may read `**` may not read `dlq.orders`.
+/// A pattern covers dead letters only if it begins with `dlq.`: `subscribe:**` does not allow reading `dlq.orders`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Publish to the topics of a pattern.
     Publish(Pattern),
     /// Read the topics of a pattern: subscribe, replay, export, state.
     Subscribe(Pattern),
-    /// Use the routes that change and show how the bus is run. Reading events still needs `subscribe`.
+    /// Use the admin routes, which show and change the operation of the bus. Reading events still requires `subscribe`.
     Admin,
 }
 
-/// A text that is no scope.
+/// A text is not a scope.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ScopeError {
     /// Not one of the kinds.
-    #[error("unknown scope {0:?}: publish:<pattern>, subscribe:<pattern> and admin are allowed")]
+    #[error("unknown scope {0:?}; valid scopes: publish:<pattern>, subscribe:<pattern>, admin")]
     Unknown(String),
-    /// The pattern breaks the rules.
+    /// The pattern is invalid.
     #[error("scope {text:?}")]
     Pattern {
         /// The scope.
         text: String,
-        /// What is wrong with its pattern.
+        /// The error of the pattern.
         source: TopicError,
     },
 }
 
 impl Scope {
-    /// Everything, dead letters included.
+    /// All permissions, including dead letters.
     pub fn all() -> Vec<Self> {
-        let pattern = |text| Pattern::new(text).expect("a constant that keeps the rules");
+        let pattern = |text| Pattern::new(text).expect("the constant is a valid pattern");
         vec![
             Self::Publish(pattern("**")),
             Self::Publish(pattern("dlq.**")),
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scopes_read_as_they_are_written() {
+    fn scopes_survive_a_round_trip_as_text() {
         for text in ["admin", "publish:**", "subscribe:dlq.**", "subscribe:a:b.*", "publish:orders.created"] {
             assert_eq!(text.parse::<Scope>().unwrap().to_string(), text);
         }
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_scope_is_named() {
+    fn an_invalid_scope_is_named_in_the_error() {
         for text in ["", "Admin", "admin:", "publish", "read:**", " publish:**", "*", "publish :a"] {
             assert_eq!(text.parse::<Scope>(), Err(ScopeError::Unknown(text.to_owned())), "{text}");
         }

@@ -1,11 +1,11 @@
-//! Tickets for one subscription, which survive reconnects.
+//! Tickets for one subscription, which also work for reconnects.
 //!
-//! A browser's `EventSource` reconnects by itself, to the same address: with a ticket that works once it would end there. So this
-//! ticket is good for one subscription, a topic or pattern with its query, for 24 hours. Its first use must come within 30 s and
-//! works once; every later one must have the header `Last-Event-ID`, which an `EventSource` that was connected sends.
+//! A browser's `EventSource` reconnects by itself, to the same URL, so a one-time ticket would fail there. A ticket of this kind
+//! works for one subscription (a topic or pattern with its query) for 24 hours. Its first use must come within 30 s and works
+//! once. Every later use must have the header `Last-Event-ID`, which an `EventSource` sends when it reconnects.
 //!
-//! Nothing about a ticket is kept in the store: it says itself whom it is for and is signed with a key that the store keeps, so it
-//! survives restarts. Which tickets were used is known to the process that made them; after a restart a ticket can only reconnect.
+//! Tickets are not stored. A ticket contains its owner and is signed with a key that is in the store, so it survives restarts.
+//! Only the process that issued a ticket knows whether it was used; after a restart a ticket works only for reconnects.
 
 use super::authenticator::Authenticator;
 use super::fingerprint::{first_half, sha256};
@@ -22,15 +22,15 @@ use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// The first use comes within this time.
+/// The first use must come within this time.
 pub(crate) const FIRST_USE_MS: i64 = 30_000;
-/// No use comes after this time.
+/// The ticket expires after this time.
 pub(crate) const LIFE_MS: i64 = 24 * 3_600_000;
-/// Bytes of the key.
+/// Size of the key.
 pub(crate) const KEY_BYTES: usize = 32;
-/// So many uses are remembered. Beyond it, the oldest tickets are taken for tickets of another process.
+/// Maximum number of remembered uses. Beyond it, the oldest tickets are treated like those of another process.
 const MAX_USED: usize = 100_000;
-/// Tells these tickets from those that work once.
+/// Distinguishes these tickets from one-time tickets.
 const PREFIX: &str = "s1.";
 
 /// Why a ticket is refused.
@@ -42,27 +42,27 @@ pub(crate) enum TicketRefused {
     Elsewhere,
     #[error("the ticket has expired")]
     Expired,
-    #[error("the ticket was used before: now it only works with the header Last-Event-ID")]
+    #[error("the ticket was already used: it works again only with the header Last-Event-ID")]
     Used,
-    #[error("the ticket was used before, or was made before the server was restarted: get a new one")]
+    #[error("the ticket was already used, or was issued before a restart of the server: get a new one")]
     Unknown,
     #[error("the ticket was not used in time: its first use must come within 30 s and without Last-Event-ID")]
     NeverUsed,
-    #[error("the ticket's token is not valid any more")]
+    #[error("the ticket's token is no longer valid")]
     Revoked,
 }
 
-/// No randomness: no ticket can be made.
+/// The system has no randomness, so no ticket can be issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the system has no randomness")]
 pub(crate) struct NoRandomness;
 
-/// What a ticket is for: a topic or pattern, and the query without the ticket.
+/// The subscription that a ticket is for: a topic or pattern, and the query without the ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TicketScope(u128);
 
 impl TicketScope {
-    /// The order of different names does not count; that of the values of one name does.
+    /// The order of different names does not matter; the order of the values of one name does.
     pub(crate) fn new<'a>(topic: &str, query: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let mut pairs: Vec<_> = query.filter(|(name, _)| *name != "ticket").collect();
         pairs.sort_by_key(|(name, _)| *name);
@@ -72,19 +72,19 @@ impl TicketScope {
     }
 }
 
-/// What a ticket says.
+/// The content of a ticket.
 #[derive(Debug, Serialize, Deserialize)]
 struct TicketContent {
-    /// Tells tickets apart.
+    /// Identifies the ticket.
     number: u128,
-    /// The process that made it.
+    /// The process that issued it.
     maker: u64,
     made_ms: i64,
     subscription: u128,
     owner: TicketOwner,
 }
 
-/// Makes and checks tickets.
+/// Issues and redeems tickets.
 pub(crate) struct SseTickets {
     /// This process.
     maker: u64,
@@ -95,13 +95,13 @@ pub(crate) struct SseTickets {
 #[derive(Default)]
 struct Used {
     numbers: HashSet<u128>,
-    /// With the time that each was made, in the order of their first uses.
+    /// In the order of their first uses, with the time at which each was issued.
     order: VecDeque<(i64, u128)>,
-    /// Of tickets made up to this time some were forgotten.
+    /// Some tickets that were issued up to this time were forgotten.
     forgotten_ms: i64,
 }
 
-/// How long from now a ticket that is made for one may be used.
+/// How long a ticket that is issued now for this principal can be used.
 pub(crate) fn sse_ticket_life_ms(principal: &Principal, now_ms: i64) -> i64 {
     principal.expires_ms().map_or(LIFE_MS, |expires_ms| expires_ms.saturating_sub(now_ms).clamp(0, LIFE_MS))
 }
@@ -120,29 +120,29 @@ impl Used {
 
 impl Default for SseTickets {
     fn default() -> Self {
-        // Without randomness no ticket is made either.
+        // Without randomness no ticket is issued either, so the default does no harm.
         let maker = random().unwrap_or_default() as u64;
         Self { maker, used: Mutex::new(Used { forgotten_ms: i64::MIN, ..Used::default() }) }
     }
 }
 
 impl SseTickets {
-    /// The store keeps the key that signs tickets under this name.
+    /// The name of the signing key in the store.
     pub(crate) const KEY_NAME: &str = "ticket-key";
 
-    /// A new key, to be kept in the store.
+    /// A new key, for the store.
     pub(crate) fn new_key() -> Result<Vec<u8>, NoRandomness> {
         let mut key = vec![0; KEY_BYTES];
         rand::fill(&mut key).map_err(|_| NoRandomness)?;
         Ok(key)
     }
 
-    /// Whether this is a ticket of this kind, good or not.
+    /// Whether this is a ticket of this kind, valid or not.
     pub(crate) fn is_one(ticket: &str) -> bool {
         ticket.starts_with(PREFIX)
     }
 
-    /// A ticket for one who got in and may read what it is for.
+    /// Issues a ticket for an authenticated client. The caller has checked that the client may read the subscription.
     pub(crate) fn issue(
         &self,
         key: &[u8],
@@ -166,7 +166,7 @@ impl SseTickets {
         Ok(format!("{PREFIX}{}.{}", URL_SAFE_NO_PAD.encode(&content), URL_SAFE_NO_PAD.encode(signature)))
     }
 
-    /// Who the ticket was made for, as they are now. `is_reconnect`: the request has a `Last-Event-ID`.
+    /// The owner of the ticket, with its current permissions. `is_reconnect`: the request has a `Last-Event-ID`.
     pub(crate) fn redeem(
         &self,
         key: &[u8],
@@ -185,11 +185,16 @@ impl SseTickets {
             return Err(TicketRefused::Expired);
         }
         let owner = auth.owner(&content.owner, now_ms).ok_or(TicketRefused::Revoked)?;
-        self.use_it(&content, is_reconnect, now_ms)?;
+        self.record_use(&content, is_reconnect, now_ms)?;
         Ok(Arc::new(owner.until(ends_ms)))
     }
 
-    fn use_it(&self, content: &TicketContent, is_reconnect: bool, now_ms: i64) -> Result<(), TicketRefused> {
+    fn record_use(
+        &self,
+        content: &TicketContent,
+        is_reconnect: bool,
+        now_ms: i64,
+    ) -> Result<(), TicketRefused> {
         let mut used = self.used.lock();
         used.forget(now_ms);
         let is_known = content.maker == self.maker && content.made_ms > used.forgotten_ms;
@@ -255,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_use_comes_within_30_seconds_and_once() {
+    fn the_first_use_must_come_within_30_seconds_and_works_once() {
         let (tickets, auth) = (SseTickets::default(), auth());
         let redeem = |ticket: &str, is_reconnect, now_ms| {
             tickets
@@ -330,7 +335,7 @@ mod tests {
                 used.numbers.insert(number);
             }
         }
-        // It is as if another process had made it.
+        // The first ticket is treated like one of another process.
         assert_eq!((redeem(&first, true), redeem(&first, false)), (Ok(()), Err(TicketRefused::Unknown)));
         assert!(tickets.used.lock().numbers.len() <= MAX_USED);
     }

@@ -1,9 +1,9 @@
-//! Files that tests read keys from.
+//! Temporary files for tests.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A file that is gone when the test is.
+/// A file that is removed on drop.
 pub(crate) struct TemporaryFile(PathBuf);
 
 impl TemporaryFile {

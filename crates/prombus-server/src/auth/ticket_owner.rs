@@ -1,17 +1,17 @@
-//! Who a ticket was made for, as the ticket says it.
+//! The owner of a ticket, as the ticket contains it.
 
 use super::fingerprint::Fingerprint;
 use serde::{Deserialize, Serialize};
 
-/// The token that a ticket was made with.
+/// The token with which a ticket was issued.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct TicketOwner {
     pub(super) name: String,
     pub(super) print: Fingerprint,
-    /// Of a JWT: its scopes to read. A configured token has those of the configuration.
+    /// For a JWT: its `subscribe` scopes. A static token has the scopes of the configuration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) scopes: Vec<String>,
-    /// When the JWT ends; a configured token does not.
+    /// When the JWT expires; `None` for a static token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) expires_ms: Option<i64>,
 }

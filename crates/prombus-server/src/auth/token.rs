@@ -1,6 +1,6 @@
-//! Tokens that are known beforehand. Only their hashes are kept.
+//! Static tokens from the configuration. Only their hashes are kept.
 //!
-//! A look at a token takes as long whichever token it is, and whether it is one at all: all are compared, in constant time.
+//! A lookup takes the same time for every token, known or not: it compares with all hashes, in constant time.
 
 use super::error::AuthSetupError;
 use super::fingerprint::{Fingerprint, HASH_BYTES, sha256};
@@ -15,14 +15,14 @@ use thiserror::Error;
 
 const PREFIX: &str = "sha256:";
 
-/// A token that is accepted.
+/// A static token.
 #[derive(Clone)]
 pub struct TokenOptions {
-    /// What rules and logs call its owner.
+    /// The name of its owner in rules and logs.
     pub name: String,
-    /// Its hash.
+    /// The hash of the token.
     pub secret: TokenHash,
-    /// What it may do. Empty: nothing.
+    /// Its permissions. Empty: none.
     pub scopes: Vec<Scope>,
 }
 
@@ -37,13 +37,13 @@ impl fmt::Debug for TokenOptions {
 
 /// The SHA-256 of a token. As text: `sha256:` and 64 hex digits.
 ///
-/// It is not salted: tokens are random and long, unlike passwords, and a salt would not make them harder to guess.
+/// It is not salted: unlike passwords, tokens are long and random, so a salt would not make them harder to guess.
 #[derive(Clone)]
 pub struct TokenHash([u8; HASH_BYTES]);
 
-/// A text that is no hash of a token. It is not shown: it may be the token itself, put where its hash belongs.
+/// A text is not the hash of a token. The message does not contain the text, which may be the token itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("not the hash of a token: \"sha256:\" and 64 hex digits are wanted")]
+#[error("not the hash of a token: expected \"sha256:\" and 64 hex digits")]
 pub struct TokenHashError;
 
 impl TokenHash {
@@ -91,7 +91,7 @@ impl fmt::Debug for TokenHash {
     }
 }
 
-/// The tokens of a gateway, each with its principal made beforehand.
+/// The static tokens, each with its principal.
 pub(super) struct StaticTokens(Vec<(TokenHash, Arc<Principal>)>);
 
 impl StaticTokens {
@@ -107,7 +107,7 @@ impl StaticTokens {
         Ok(Self(tokens.iter().enumerate().map(entry).collect::<Result<_, _>>()?))
     }
 
-    /// The owner of a token. Looks at all, so that time does not tell which one was near.
+    /// The owner of a token. Compares with all tokens, so that the time reveals nothing.
     pub(super) fn find(&self, token: &str) -> Option<Arc<Principal>> {
         let hash = TokenHash::of(token);
         let mut found = None;
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hash_reads_as_it_is_written() {
+    fn a_hash_survives_a_round_trip_as_text() {
         let abc = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(TokenHash::of("abc").to_string(), abc);
         assert_eq!(abc.parse(), Ok(TokenHash::of("abc")));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_hash_is_refused_and_not_shown() {
+    fn an_invalid_hash_is_refused_and_not_shown() {
         let hash = TokenHash::of("abc").to_string();
         let not_hex = format!("sha256:{}", "g".repeat(64));
         let signed = format!("sha256:{}", "+f".repeat(32));

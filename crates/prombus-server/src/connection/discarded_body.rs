@@ -1,7 +1,8 @@
-//! A request's body that can still be read when its handler has no more use for it.
+//! Reads and discards the rest of a request body that its handler did not read.
 //!
-//! Many clients write their whole body before they look for an answer, and take a connection that is closed meanwhile for an
-//! error of the network. So what was refused early is read to its end, within limits, before the answer goes.
+//! Many clients write the whole body before they read the response. If the connection is closed meanwhile, they report a network
+//! error instead of the response. So the body of a refused request is read to its end, within limits, before the response is
+//! sent.
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How much of an unwanted body is read.
+/// Maximum number of bytes that are discarded.
 const DISCARD_BYTES_MAX: usize = 64 << 20;
 const DISCARD_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -26,7 +27,7 @@ struct Shared {
 /// The body, for the handler.
 pub(crate) struct RequestBody(Arc<Mutex<Shared>>);
 
-/// The same body, for what the handler leaves.
+/// The rest of the body, after the handler.
 pub(crate) struct Leftover(Arc<Mutex<Shared>>);
 
 impl RequestBody {
@@ -67,7 +68,7 @@ impl Body for RequestBody {
 }
 
 impl Leftover {
-    /// Reads what is left. A client that waits to be told to go on is not told so, and sends nothing.
+    /// Reads and discards the rest. A client that still waits for `100 Continue` sends no body, so nothing is read.
     pub(crate) async fn discard(self, waits_for_continue: bool) {
         let mut read_bytes = 0;
         let discarding = poll_fn(|context| {

@@ -1,11 +1,11 @@
-//! A socket of which the first bytes were read already.
+//! A socket whose first bytes were already read.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Reads the bytes that were taken from the socket first, then the socket.
+/// Reads first the bytes that were taken from the socket before, then the socket.
 pub(crate) struct PrefixedSocket<S> {
     prefix: Vec<u8>,
     /// How many bytes of the prefix were read.
@@ -76,7 +76,7 @@ mod tests {
     use tokio::io::AsyncReadExt as _;
 
     #[tokio::test]
-    async fn the_prefix_comes_before_the_socket_also_in_small_reads() {
+    async fn the_prefix_is_read_before_the_socket_also_in_small_reads() {
         for room in [1, 3, 64] {
             let mut socket = PrefixedSocket::new(b"abcd".to_vec(), &b"efg"[..]);
             let mut read = Vec::new();

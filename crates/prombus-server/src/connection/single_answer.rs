@@ -1,4 +1,4 @@
-//! One answer to the first request of a connection, which ends with it: what a follower says itself.
+//! Sends one response to the first request of a connection and closes the connection: for responses of a follower itself.
 
 use super::HEAD_BYTES_MAX;
 use super::discarded_body::RequestBody;
@@ -13,7 +13,8 @@ use parking_lot::Mutex;
 use std::convert::Infallible;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Answers the first request with `response` and `Connection: close`. A request that is not HTTP is told so instead.
+/// Answers the first request with `response` and `Connection: close`. A request that is not valid HTTP gets hyper's error
+/// instead.
 pub(crate) async fn answer_once<S>(socket: S, limits: &ConnectionLimits, response: Response<Body>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -36,9 +37,9 @@ where
         }
     });
     let mut http = hyper::server::conn::http1::Builder::new();
-    // The socket has the timers.
+    // `TimedSocket` has the timers.
     http.header_read_timeout(None).max_buf_size(HEAD_BYTES_MAX).half_close(true).keep_alive(false);
     if let Err(error) = http.serve_connection(socket, service).await {
-        tracing::debug!("an answer was not sent: {error}");
+        tracing::debug!("a response was not sent: {error}");
     }
 }

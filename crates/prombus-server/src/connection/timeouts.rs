@@ -1,8 +1,9 @@
-//! The time limits of an HTTP connection, in its socket: for the head of a request, for the idle time before it, and for writes.
+//! The time limits of an HTTP connection, implemented by its socket: for the head of a request, for the idle time before it, and
+//! for writes.
 //!
 //! - Read: a head must be complete within `head_timeout` of its first byte; between two requests a connection may be idle for
-//!   `keep_alive`. hyper has one timer for both. It reads between requests only to get the next head, so a read that waits while
-//!   no request is served is the wait for a head.
+//!   `keep_alive`. hyper has only one timer for both. Between requests hyper reads only to get the next head, so a read that waits
+//!   while no request is served waits for a head.
 //! - Write: a write that makes no progress for `write_timeout` fails. Responses have no other limit: a client that asks for an
 //!   export and never reads it must not keep its connection indefinitely.
 
@@ -19,15 +20,15 @@ use tokio::time::{Instant, Sleep};
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestPhase {
-    /// The rest of a head, or the first one.
+    /// The first head, or the rest of a head.
     Head,
-    /// A handler is at work; reads are for the body, which has limits of its own.
+    /// A handler runs. Reads are for the body, which has limits of its own.
     Request,
     /// The next request.
     Idle,
 }
 
-/// The phase of a connection, for its socket and for the service that handles its requests.
+/// The phase of a connection, shared by its socket and the service that handles its requests.
 #[derive(Clone, Debug)]
 pub(super) struct SharedRequestPhase(Arc<Mutex<RequestPhase>>);
 
@@ -115,7 +116,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedSocket<S> {
             (RequestPhase::Head, true) => {}
             (phase, false) => {
                 if self.is_read_late(phase, context) {
-                    // An idle connection ends as if the client had closed it.
+                    // To hyper, an idle connection ends as if the client had closed it.
                     return Poll::Ready(match phase {
                         RequestPhase::Idle => Ok(()),
                         _ => Err(io::ErrorKind::TimedOut.into()),

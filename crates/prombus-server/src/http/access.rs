@@ -1,7 +1,7 @@
-//! Who may call what: the guard for gateways without auth, and the token of a request.
+//! Access checks of requests: the host and origin guard for servers without auth, and tokens and tickets.
 //!
-//! Tokens come in the `Authorization` header and nowhere else: addresses end up in logs. Where a header cannot be sent, a ticket
-//! is in the query.
+//! A token is accepted only in the `Authorization` header, because URLs end up in logs. A client that cannot send the header
+//! passes a ticket in the query.
 
 use super::ApiError;
 use super::last_event_id;
@@ -16,32 +16,32 @@ use axum::response::{IntoResponse as _, Response};
 use prombus_protocol::ErrorCode;
 use std::sync::Arc;
 
-/// What a route needs.
+/// What a caller needs to use a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     /// Nothing.
     Open,
     /// Any valid token; the handler checks the topic.
     Token,
-    /// The same, or a ticket in the query.
+    /// Like `Token`; a ticket in the query is accepted too.
     Ticket,
     /// A token with the scope `admin`.
     Admin,
 }
 
-/// Whether a request may be looked at at all. Comes before everything else, upgrades included.
-#[allow(clippy::result_large_err, reason = "the answer is what the caller sends")]
+/// Checks the framing, host and origin of a request. Runs before everything else, also for upgrades.
+#[allow(clippy::result_large_err, reason = "the error is the response to send")]
 pub(crate) fn admit(guard: &Guard, ends: Ends, parts: &Parts) -> Result<(), Response> {
     check_framing(parts).map_err(|refused| {
         let mut response = refused.into_response();
-        // Where this request ends is not certain, so nothing after it is read.
+        // It is not certain where this request ends, so nothing after it is read.
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         response
     })?;
     check_guard(guard, ends, parts).map_err(ApiError::into_response)
 }
 
-/// What two readers of a request, such as a proxy and this server, could read as two different requests.
+/// Refuses requests that a proxy and this server could interpret differently (request smuggling).
 fn check_framing(parts: &Parts) -> Result<(), ApiError> {
     let mut codings = parts.headers.get_all(header::TRANSFER_ENCODING).iter();
     if let Some(coding) = codings.next() {
@@ -66,11 +66,11 @@ fn check_guard(guard: &Guard, ends: Ends, parts: &Parts) -> Result<(), ApiError>
     let origin = only(&parts.headers, &header::ORIGIN)?;
     let check = |host| guard.check(host, origin, ends.local.ip(), ends.is_tls).map_err(ApiError::from);
     check(host)?;
-    // A request to an absolute address names the host there too.
+    // An absolute request URI names a host too.
     parts.uri.authority().map_or(Ok(()), |authority| check(Some(authority.as_str())))
 }
 
-/// The value of a header that must not be there twice: two would be read differently by two readers.
+/// The value of a header that must not be repeated: a proxy and this server could each use a different value.
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ApiError> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
@@ -81,7 +81,7 @@ fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>
     text.map(Some).map_err(|_| ApiError::forbidden(format!("the {name} header cannot be read")))
 }
 
-/// The token of the `Authorization` header. Other schemes than `Bearer` are as good as none.
+/// The token of the `Authorization` header. A header with a scheme other than `Bearer` counts as absent.
 pub(crate) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let Some(value) = values.next() else { return Ok(None) };
@@ -93,7 +93,7 @@ pub(crate) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
     Ok(scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start()))
 }
 
-/// What of a request says who calls, and what a ticket must be for.
+/// The parts of a request that identify the caller, and that a ticket is checked against.
 #[derive(Clone, Copy)]
 pub(super) struct Requested<'a> {
     /// The topic in the path; empty where the route has none.
@@ -102,7 +102,7 @@ pub(super) struct Requested<'a> {
     pub(super) query: &'a Query,
 }
 
-/// Who calls, if they may use a route at all.
+/// The caller, if it may use the route.
 pub(super) fn authenticate(
     gateway: &Gateway,
     access: Access,
@@ -125,7 +125,7 @@ pub(super) fn authenticate(
     Ok(principal)
 }
 
-/// Whether the token of a request has the scope `admin`, for routes that a follower serves itself.
+/// Checks that the token of a request has the scope `admin`, for routes that a follower serves itself.
 pub(super) fn check_admin_token(auth: &Authenticator, headers: &HeaderMap) -> Result<(), ApiError> {
     check_is_admin(&*auth.authenticate(bearer(headers)?, now_ms())?)
 }
@@ -142,7 +142,7 @@ fn redeem_once(gateway: &Gateway, ticket: &str) -> Result<Arc<Principal>, ApiErr
     let now_ms = now_ms();
     let principal = gateway.tickets.redeem(ticket, now_ms);
     principal.filter(|principal| !principal.is_expired(now_ms)).ok_or_else(|| {
-        ApiError::new(ErrorCode::BadToken, "the ticket is not valid: it works once, and not for long")
+        ApiError::new(ErrorCode::BadToken, "the ticket is not valid: it works once, within 30 s")
     })
 }
 
@@ -152,7 +152,7 @@ fn redeem_sse(
     ticket: &str,
     requested: &Requested<'_>,
 ) -> Result<Arc<Principal>, TicketRefused> {
-    // Without a key no ticket was ever made.
+    // Without a key no ticket was ever issued.
     let key = gateway.backend.kept(SseTickets::KEY_NAME).ok_or(TicketRefused::Bad)?;
     let scope = TicketScope::new(requested.topic, requested.query.pairs());
     let is_reconnect = last_event_id::is_sent(requested.headers);

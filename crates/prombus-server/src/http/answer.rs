@@ -1,4 +1,4 @@
-//! Good answers.
+//! Successful responses.
 
 use super::ApiError;
 use super::fields::{IgnoredNames, in_order};
@@ -8,10 +8,10 @@ use axum::response::Response;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// What a handler answers.
+/// The result of a handler.
 pub(super) type Answered = Result<Response, ApiError>;
 
-/// The answer to a deletion.
+/// The response to a deletion.
 #[derive(Serialize)]
 pub(super) struct Deleted {
     pub(super) deleted: bool,
@@ -20,11 +20,11 @@ pub(super) struct Deleted {
 /// A value as JSON.
 pub(super) fn json<T: Serialize>(value: &T) -> Answered {
     let json = serde_json::to_vec(value)
-        .map_err(|error| ApiError::internal(format!("the answer cannot be written: {error}")))?;
+        .map_err(|error| ApiError::internal(format!("the response cannot be written as JSON: {error}")))?;
     Ok(typed("application/json", Body::from(json)))
 }
 
-/// What an operation did, with the names in the request that meant nothing to it.
+/// The result of an operation, with the unknown names in the request.
 pub(super) fn done<T: Serialize>(value: &T, ignored: &IgnoredNames) -> Answered {
     #[derive(Serialize)]
     struct Done<'a, T> {
@@ -38,7 +38,7 @@ pub(super) fn done<T: Serialize>(value: &T, ignored: &IgnoredNames) -> Answered 
     json(&Done { value, ignored: in_order(ignored) })
 }
 
-/// A body with its type.
+/// A response with a body of this content type.
 pub(super) fn typed(content_type: &'static str, body: Body) -> Response {
     let mut response = Response::new(body);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));

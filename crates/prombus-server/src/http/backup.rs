@@ -1,5 +1,5 @@
-//! `POST /backup`: a copy of everything in a new folder on this machine, while the bus runs. The answer reports the progress,
-//! line by line, and ends with how it went.
+//! `POST /backup`: copies everything to a new folder on this machine while the bus runs. The response reports the progress line
+//! by line; its last line is the result.
 
 use super::ApiError;
 use super::answer::{self, Answered};
@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{Mutex, MutexGuard};
 
-/// How often the answer says how far it is.
-const TELL_EVERY: Duration = Duration::from_millis(200);
-/// A line of the answer, or the error that ends it.
-type Told = Result<String, ApiError>;
+/// How often the response reports progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+/// A line of the response, or the error that ends it.
+type Line = Result<String, ApiError>;
 
-/// One at a time: two would only share the disk.
-static TURN: Mutex<()> = Mutex::const_new(());
+/// Held by the running backup. Two at a time would only compete for the disk.
+static RUNNING: Mutex<()> = Mutex::const_new(());
 
 const OPTIONS: Shape = Shape::flat(&["folder"]);
 
@@ -36,44 +36,42 @@ pub(super) async fn backup(mut call: Call) -> Answered {
     let body = body_of(&mut call).await?;
     let options: BackupOptions = options_of(&body, &OPTIONS, &mut call.ignored)?;
     if !options.folder.is_absolute() {
-        return Err(ApiError::bad_request(
-            "\"folder\": a path from the root on is needed, as the server sees it",
-        ));
+        return Err(ApiError::bad_request("\"folder\" must be an absolute path on the server's machine"));
     }
-    let Ok(turn) = TURN.try_lock() else {
-        let busy = ApiError::bad_request("another backup is under way");
+    let Ok(running) = RUNNING.try_lock() else {
+        let busy = ApiError::bad_request("another backup is running");
         return Err(busy.with_status(axum::http::StatusCode::CONFLICT));
     };
-    let (lines, mut told) = channel(16);
-    // It runs on when the caller goes away: half a backup is of no use to anyone.
-    tokio::spawn(run(turn, Arc::clone(&call.gateway.backend), options.folder, call.ignored, lines));
-    // The first line comes when the folder has been checked and there is room.
-    let first = match told.recv().await {
+    let (sender, mut lines) = channel(16);
+    // The backup continues when the client disconnects: half a backup would be useless.
+    tokio::spawn(run(running, Arc::clone(&call.gateway.backend), options.folder, call.ignored, sender));
+    // The first line comes after the checks of the folder and of the free space, so their errors have a status of their own.
+    let first = match lines.recv().await {
         Some(first) => first?,
         None => return Err(ApiError::internal("the backup ended without a result")),
     };
-    let lines = unfold((Some(first), told), async |(first, mut told): (Option<String>, Receiver<Told>)| {
+    let lines = unfold((Some(first), lines), async |(first, mut lines): (Option<String>, Receiver<Line>)| {
         let line = match first {
             Some(line) => line,
-            None => told.recv().await?.unwrap_or_else(|error| error.last_line() + "\n"),
+            None => lines.recv().await?.unwrap_or_else(|error| error.last_line() + "\n"),
         };
-        Some((Ok::<_, std::convert::Infallible>(Bytes::from(line)), (None, told)))
+        Some((Ok::<_, std::convert::Infallible>(Bytes::from(line)), (None, lines)))
     });
     Ok(answer::typed("application/x-ndjson", Body::from_stream(lines)))
 }
 
-/// Makes the copy, and sends a line now and then, and one at the end.
+/// Makes the copy. Sends progress lines, and the result as the last line.
 async fn run(
-    _turn: MutexGuard<'static, ()>,
+    _running: MutexGuard<'static, ()>,
     backend: Arc<dyn Backend>,
     folder: PathBuf,
     ignored: IgnoredNames,
-    lines: Sender<Told>,
+    lines: Sender<Line>,
 ) {
     let name = folder.display().to_string();
-    let told = match backend.backup(folder, progress(lines.clone())).await {
+    let result = match backend.backup(folder, progress(lines.clone())).await {
         Ok(()) => {
-            tracing::info!("a backup is in {name}");
+            tracing::info!("backup completed: {name}");
             let mut line = serde_json::json!({ "done": true, "folder": name });
             if !ignored.is_empty() {
                 line["ignored"] = serde_json::json!(in_order(&ignored));
@@ -81,19 +79,19 @@ async fn run(
             Ok(format!("{line}\n"))
         }
         Err(error) => {
-            tracing::error!("no backup in {name}: {error}");
+            tracing::error!("the backup to {name} failed: {error}");
             Err(error.into())
         }
     };
-    let _ = lines.send(told).await;
+    let _ = lines.send(result).await;
 }
 
-/// Sends a line about how far the copy is; a caller that does not read misses some.
-fn progress(lines: Sender<Told>) -> BackupProgress {
-    let mut told_at = None::<Instant>;
+/// Sends progress lines. A client that does not read misses some of them.
+fn progress(lines: Sender<Line>) -> BackupProgress {
+    let mut sent_at = None::<Instant>;
     Box::new(move |done, total| {
-        if told_at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
-            told_at = Some(Instant::now());
+        if sent_at.is_none_or(|at| at.elapsed() >= PROGRESS_INTERVAL) {
+            sent_at = Some(Instant::now());
             let _ = lines.try_send(Ok(format!("{{\"bytes_done\":{done},\"bytes_total\":{total}}}\n")));
         }
     })

@@ -1,12 +1,12 @@
-//! The least rate at which a body must arrive: a client that sends a byte now and then must not hold a connection and what was
-//! read of its body.
+//! The minimum rate at which a request body must arrive. Without it, a client that sends a byte now and then could hold a
+//! connection and the memory of its body indefinitely.
 
 use std::time::Duration;
 
-/// Rates are measured over this much waiting, so that a short interruption of the network is no reason to end an upload.
+/// The rate is measured over this much waiting time, so that a short network interruption does not end an upload.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// Measures one body. Only time in which the server waited for the client counts.
+/// Measures the rate of one body. Only time that the server spent waiting for the client counts.
 #[derive(Debug)]
 pub(super) struct BodyRate {
     min_bytes_per_second: u64,
@@ -24,7 +24,7 @@ impl BodyRate {
         self.min_bytes_per_second
     }
 
-    /// Counts a piece that was waited for, and says whether the body is fast enough.
+    /// Counts a piece that arrived after waiting for `waited`. Returns whether the body is fast enough.
     pub(super) fn is_enough(&mut self, waited: Duration, bytes: usize) -> bool {
         self.waited += waited;
         self.bytes += bytes as u64;

@@ -1,4 +1,4 @@
-//! A request whose caller is known.
+//! An authenticated request, as handlers get it.
 
 use super::ApiError;
 use super::access::{self, Access, Requested};
@@ -21,7 +21,7 @@ pub(super) struct Call {
     pub(super) peer: Arc<Peer>,
     pub(super) headers: HeaderMap,
     pub(super) query: Query,
-    /// Names in the query that the route does not know; a handler adds those in its body.
+    /// Unknown names in the query; a handler adds the unknown names in the body.
     pub(super) ignored: IgnoredNames,
     pub(super) body: Body,
     /// Decoded parameters of the path.
@@ -29,7 +29,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// Finds out who calls, and whether they may use the route at all.
+    /// Authenticates the caller, and checks that it may use the route.
     pub(super) async fn new(
         access: Access,
         parameters: &[Parameter],
@@ -38,9 +38,9 @@ impl Call {
     ) -> Result<Self, ApiError> {
         let (mut parts, body) = request.into_parts();
         let peer = parts.extensions.get::<Arc<Peer>>().cloned();
-        let peer = peer.ok_or_else(|| ApiError::internal("the request came from nowhere"))?;
+        let peer = peer.ok_or_else(|| ApiError::internal("the request has no peer"))?;
         let path = RawPathParams::from_request_parts(&mut parts, &()).await.map_err(|error| {
-            // Only a topic or a group can be in it.
+            // The parameters of a path are topics, groups and keys.
             ApiError::new(ErrorCode::BadTopic, error)
         })?;
         let path: Vec<(String, String)> =
@@ -86,7 +86,7 @@ impl Call {
         Ok(Pattern::new(self.path("topic"))?)
     }
 
-    /// Reading a topic outside of any group.
+    /// Checks that the caller may read a topic or pattern without a group.
     pub(super) fn check_may_read(&self, topic: &str) -> Result<(), ApiError> {
         if self.principal.may_subscribe(topic, None) {
             return Ok(());
@@ -95,7 +95,8 @@ impl Call {
     }
 }
 
-/// The query with the names of the route, and the others. An error comes with the query as it was sent, as far as it can be read.
+/// The query with the parameters that the route knows, and the unknown names. An error comes with the query as it was sent, or an
+/// empty one if it cannot be parsed.
 fn named(parameters: &[Parameter], text: &str) -> Result<(Query, IgnoredNames), (ApiError, Query)> {
     let sent = Query::parse(text).map_err(|error| (error, Query::default()))?;
     let names = parameters.iter().filter(|it| it.place == ParameterIn::Query).map(|it| it.name);

@@ -1,6 +1,6 @@
-//! Pages of other origins: closed unless `cors_origins` names them.
+//! CORS: pages of other origins have access only if `cors_origins` lists the origin.
 //!
-//! Tokens go in a header that a page has to set itself, so credentials of the browser (cookies) are never allowed.
+//! A page sends its token in a header that it sets itself. Credentials of the browser (cookies) are never allowed.
 
 use super::parameters::ParameterIn;
 use super::routes::ROUTES;
@@ -9,17 +9,17 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 
-/// Methods that routes have.
+/// The methods of the routes.
 const METHODS: &str = "GET, HEAD, POST, PUT, DELETE";
-/// Headers of requests that any route reads; those of single routes are in the table of routes.
+/// Request headers that every route may read. The table of routes lists the headers of single routes.
 const REQUEST_HEADERS: [&str; 4] = ["accept", "authorization", "content-encoding", "content-type"];
-/// Headers of answers that a page may read, besides those that it always may.
+/// Response headers that a page may read, in addition to those that browsers always expose.
 const EXPOSED: &str =
     "accept-encoding, allow, etag, location, retry-after, www-authenticate, x-position-id, x-position-seq";
-/// How long a browser may remember a preflight.
+/// How long a browser may cache the response to a preflight.
 const MAX_AGE_SECONDS: &str = "600";
 
-/// The value of `Access-Control-Allow-Origin`, if the request is of an origin that may.
+/// The value of `Access-Control-Allow-Origin`, if the origin of the request is allowed.
 pub(super) fn allowed_origin(origins: &[String], headers: &HeaderMap) -> Option<HeaderValue> {
     let origin = headers.get(header::ORIGIN)?;
     if origins.iter().any(|allowed| allowed == "*") {
@@ -38,7 +38,7 @@ pub(super) fn note_refused(guard: &Guard, headers: &HeaderMap) {
     }
 }
 
-/// The answer to a preflight of an origin that may.
+/// The response to a preflight from an allowed origin.
 pub(super) fn preflight(
     method: &Method,
     headers: &HeaderMap,
@@ -60,7 +60,7 @@ pub(super) fn preflight(
     Some(response)
 }
 
-/// Those that the page wants to send and routes look at. All of `x-` cannot be named otherwise.
+/// Those of the requested headers that routes read. The response echoes names because CORS has no wildcard for `x-` headers.
 fn allowed_headers(headers: &HeaderMap) -> Option<HeaderValue> {
     let wanted = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS)?.to_str().ok()?;
     let is_allowed = |name: &&str| {
@@ -77,13 +77,13 @@ fn is_header_of_a_route(name: &str) -> bool {
     headers.any(|header| header.name.eq_ignore_ascii_case(name))
 }
 
-/// What every answer has where origins are configured.
+/// Adds the CORS headers to a response, if origins are configured.
 pub(super) fn put_headers(origins: &[String], allowed: Option<HeaderValue>, into: &mut HeaderMap) {
     if origins.is_empty() {
         return;
     }
     if !origins.iter().any(|origin| origin == "*") {
-        // Also on answers to others: a cache must not give them to a page that may.
+        // Also on responses to other origins: a cache must not serve them to a page of an allowed origin.
         into.append(header::VARY, HeaderValue::from_static("origin"));
     }
     if let Some(origin) = allowed {

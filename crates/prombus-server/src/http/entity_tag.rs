@@ -1,13 +1,13 @@
-//! Entity tags. A tag is strong, so the compressed forms of an answer have tags of their own: `"x"`, `"x-gzip"`, `"x-zstd"`. A
-//! client that has any of them has the answer.
+//! Entity tags. A tag is strong, so each compressed form of a response has its own tag: `"x"`, `"x-gzip"`, `"x-zstd"`. A client
+//! that sends any of them in `If-None-Match` has the response.
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 
-/// Encodings that the routes compress with.
+/// Encodings of compressed responses.
 const ENCODINGS: [&str; 2] = ["gzip", "zstd"];
 
-/// The tag in `If-None-Match`, as the client wrote it, that identifies the same answer as `tag`.
+/// The tag in `If-None-Match`, as the client wrote it, that identifies the same response as `tag`.
 pub(super) fn known_as(headers: &HeaderMap, tag: &str) -> Option<String> {
     let values = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
     for known in values.flat_map(|value| value.split(',')).map(str::trim) {
@@ -22,16 +22,16 @@ pub(super) fn known_as(headers: &HeaderMap, tag: &str) -> Option<String> {
     None
 }
 
-/// Puts the tag of an answer, as long as it is not compressed.
+/// Sets the tag of a response that is not compressed yet.
 pub(super) fn put(headers: &mut HeaderMap, tag: &str) {
     if let Ok(tag) = HeaderValue::from_str(tag) {
         headers.insert(header::ETAG, tag);
     }
-    // It may be kept, but must be asked for.
+    // Caches may keep the response, but must revalidate it.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
 }
 
-/// Changes the tag of an answer that was compressed.
+/// Adds the encoding to the tag of a compressed response.
 pub(super) fn name_encoding(response: &mut Response) {
     let headers = response.headers_mut();
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());

@@ -1,4 +1,4 @@
-//! A whole record in the body of a publish (`envelope=1`), such as `/export` gives.
+//! Parses a whole event record in the body of a publish (`envelope=1`), in the format that `/export` writes.
 
 use super::ApiError;
 use super::fields::{self, IgnoredNames};
@@ -9,18 +9,18 @@ use serde_json::error::Category;
 use std::borrow::Cow;
 use std::fmt;
 
-/// The fields of a record. The server makes `seq`, and has no use for `partition`.
+/// The fields of a record. `seq` and `partition` are accepted and ignored: the server assigns the seq.
 const NAMES: [&str; 11] =
     ["payload", "topic", "id", "ts", "key", "headers", "tags", "caused_by", "sid", "seq", "partition"];
 const PAYLOAD: usize = 0;
 const TOPIC: usize = 1;
-/// RecordFields that are options of a publish.
+/// The indexes in [`NAMES`] of fields that are publish options.
 const OPTIONS: std::ops::RangeInclusive<usize> = 2..=8;
 
-/// Values of [`NAMES`], not looked at yet.
+/// The unparsed values of [`NAMES`].
 type Values<'a> = [Option<&'a RawValue>; NAMES.len()];
 
-/// Takes a record apart. What it does not say is as the defaults say.
+/// Splits a record into payload and options. The defaults apply to fields that the record does not have.
 pub(super) fn open<'a>(
     json: &'a [u8],
     topic: &Topic,
@@ -57,12 +57,12 @@ pub(super) fn open<'a>(
 
 fn check_topic(value: Option<&RawValue>, topic: &Topic) -> Result<(), ApiError> {
     let Some(value) = value else { return Ok(()) };
-    let other: Option<Cow<'_, str>> = serde_json::from_str(value.get())
-        .map_err(|_| ApiError::bad_request("\"topic\": a text was expected"))?;
+    let other: Option<Cow<'_, str>> =
+        serde_json::from_str(value.get()).map_err(|_| ApiError::bad_request("\"topic\" must be a string"))?;
     match other {
         Some(other) if other != topic.as_str() => {
             let message =
-                format!("\"topic\": the record is of {other:?}, the request of {:?}", topic.as_str());
+                format!("the record's \"topic\" is {other:?}, but the path names {:?}", topic.as_str());
             Err(ApiError::bad_request(message))
         }
         _ => Ok(()),

@@ -1,4 +1,4 @@
-//! Errors of HTTP requests: `{"error": …, "code": …}`. The one place that knows which code has which status.
+//! Errors of HTTP requests: `{"error": …, "code": …}`. The only place that maps error codes to HTTP statuses.
 
 use crate::auth::{AuthRefused, GuardRefused};
 use crate::rate_limit::RateLimited;
@@ -9,19 +9,19 @@ use prombus::{BackupError, GroupError, PublishError, ReadError, StoreError, Topi
 use prombus_protocol::{ErrorCode, FrameError, GroupNameError, OptionError, TopicError};
 use serde::Serialize;
 
-/// When to try again while the gateway cannot write.
+/// When to retry while the server cannot write.
 const UNAVAILABLE_RETRY_MS: u64 = 2_000;
 
-/// Encodings of request bodies that are understood: the header `Accept-Encoding` of a refusal.
+/// Supported encodings of request bodies: the `Accept-Encoding` header of a 415 response.
 pub(super) const SUPPORTED_ENCODINGS: &str = "gzip, zstd";
 
-/// An answer that is an error.
+/// An error response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     pub(crate) code: ErrorCode,
     pub(crate) message: String,
-    /// When it may work.
+    /// When a retry may succeed.
     pub(crate) retry_after_ms: Option<u64>,
 }
 
@@ -68,13 +68,13 @@ impl ApiError {
         Self::new(ErrorCode::Internal, message)
     }
 
-    /// Another status than the code has.
+    /// Replaces the status that belongs to the code.
     pub(crate) fn with_status(mut self, status: StatusCode) -> Self {
         self.status = status;
         self
     }
 
-    /// Says where it is, e.g. in which line.
+    /// Prefixes the message with the place of the error, e.g. the line.
     pub(crate) fn at(mut self, place: impl std::fmt::Display) -> Self {
         self.message = format!("{place}: {}", self.message);
         self
@@ -82,7 +82,7 @@ impl ApiError {
 }
 
 impl ApiError {
-    /// The error as the last line of an answer that has begun.
+    /// The error as the last line of a response that has already begun.
     pub(super) fn last_line(&self) -> String {
         serde_json::json!({ "error": self.message, "code": self.code }).to_string()
     }
@@ -147,7 +147,7 @@ impl From<ReadError> for ApiError {
 impl From<GroupError> for ApiError {
     fn from(error: GroupError) -> Self {
         let code = match error.code() {
-            // A request is not a subscription that could end: the group it names does not exist.
+            // An HTTP request has no subscription: here the code means that the group does not exist.
             ErrorCode::NotSubscribed => ErrorCode::NotFound,
             code => code,
         };
@@ -200,7 +200,7 @@ impl From<GuardRefused> for ApiError {
     }
 }
 
-/// For errors that know their code.
+/// Conversions of errors whose code is given by a function.
 macro_rules! from_coded {
     ($($error:ty => $code:expr),* $(,)?) => {$(
         impl From<$error> for ApiError {

@@ -1,4 +1,5 @@
-//! Which headers of a request become headers of the event: those that begin with `x-`, but none that credentials or proxies use.
+//! Selects the request headers that become headers of the event: those that begin with `x-`, except those used for credentials
+//! and by proxies.
 
 use super::ApiError;
 use super::fields::shown;
@@ -6,8 +7,8 @@ use axum::http::{HeaderMap, HeaderName};
 use prombus_protocol::{MAX_HEADER_NAME_BYTES, MAX_HEADER_VALUE_BYTES};
 use std::collections::BTreeMap;
 
-/// Prefixes of names that are left out, also without a dash after them: `X-CSRFToken` is one too.
-const KEPT_BACK: [&str; 10] = [
+/// Prefixes of excluded names. They match without a dash too: `X-CSRFToken` is excluded.
+const EXCLUDED: [&str; 10] = [
     "x-forwarded",
     "x-real-ip",
     "x-api-key",
@@ -26,22 +27,22 @@ pub(super) fn event_headers(headers: &HeaderMap) -> Result<BTreeMap<String, Stri
     for name in headers.keys().filter(|name| is_kept(name)) {
         let name = name.as_str();
         if name.len() > MAX_HEADER_NAME_BYTES {
-            let allowed = format!("at most {MAX_HEADER_NAME_BYTES} bytes of a name are allowed");
-            return Err(ApiError::bad_request(format!("header {:?}: {allowed}", shown(name))));
+            let problem = format!("its name is longer than {MAX_HEADER_NAME_BYTES} bytes");
+            return Err(ApiError::bad_request(format!("header {:?}: {problem}", shown(name))));
         }
         let mut text = String::new();
         for value in headers.get_all(name) {
             let value = std::str::from_utf8(value.as_bytes())
                 .map_err(|_| ApiError::bad_request(format!("header {name:?}: its value is not UTF-8")))?;
-            // One name with many values is one list, as everywhere in HTTP.
+            // HTTP joins the values of a repeated header with commas.
             if !text.is_empty() {
                 text.push_str(", ");
             }
             text.push_str(value);
         }
         if text.len() > MAX_HEADER_VALUE_BYTES {
-            let allowed = format!("at most {MAX_HEADER_VALUE_BYTES} bytes of a value are allowed");
-            return Err(ApiError::bad_request(format!("header {name:?}: {allowed}")));
+            let problem = format!("its value is longer than {MAX_HEADER_VALUE_BYTES} bytes");
+            return Err(ApiError::bad_request(format!("header {name:?}: {problem}")));
         }
         kept.insert(name.to_owned(), text);
     }
@@ -50,9 +51,9 @@ pub(super) fn event_headers(headers: &HeaderMap) -> Result<BTreeMap<String, Stri
 
 fn is_kept(name: &HeaderName) -> bool {
     let name = name.as_str();
-    // The author of an event is no credential.
+    // `x-author` begins with `x-auth`, but is not a credential.
     let is_author = name == "x-author" || name.starts_with("x-author-");
-    name.starts_with("x-") && (is_author || !KEPT_BACK.iter().any(|prefix| name.starts_with(prefix)))
+    name.starts_with("x-") && (is_author || !EXCLUDED.iter().any(|prefix| name.starts_with(prefix)))
 }
 
 #[cfg(test)]
@@ -61,7 +62,7 @@ mod tests {
     use axum::http::HeaderValue;
 
     #[test]
-    fn only_x_headers_are_taken_and_no_credentials() {
+    fn only_x_headers_without_credentials_are_selected() {
         let mut headers = HeaderMap::new();
         let names = [
             "x-trace",

@@ -1,4 +1,4 @@
-//! Where `/replay`, `/export` and `/subscribe` read: one topic, or the topics of a pattern as one sequence.
+//! Reads events for `/replay`, `/export` and `/subscribe`: from one topic, or from the topics of a pattern as one sequence.
 
 use super::ApiError;
 use super::call::Call;
@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// How long a response retries unreadable events before it is broken off.
+/// How long a response keeps trying to read unreadable events before it is aborted.
 const UNREADABLE_WAIT: Duration = Duration::from_secs(30);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// Events, from a place on.
+/// Reads events forward from a position.
 pub(super) struct EventReader {
     pub(super) kind: ReaderKind,
     filter: Option<Arc<Filter>>,
@@ -29,7 +29,7 @@ pub(super) enum ReaderKind {
     Pattern(PatternReader),
 }
 
-/// Whether a reader of many topics ends at the newest event of now, or follows new events.
+/// Whether a reader of a pattern ends at the event that is newest at the start, or follows new events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Until {
     Now,
@@ -39,15 +39,15 @@ pub(super) enum Until {
 /// Events that were read together.
 pub(super) struct ReadEvents {
     pub(super) events: EventBatch,
-    /// Of a pattern: the place after each event.
+    /// For a pattern: the position after each event. Empty for a topic.
     places: Vec<BusPosition>,
-    /// The filter that is not applied yet.
+    /// The filter that [`wanted`](Self::wanted) applies.
     filter: Option<Arc<Filter>>,
     /// Whether there may be more.
     pub(super) has_more: bool,
 }
 
-/// Who reads, and what they want of the topics.
+/// The client that reads, and its filter.
 pub(super) struct ReadRequest {
     client: StreamClient,
     filter: Option<Filter>,
@@ -63,7 +63,7 @@ impl ReadRequest {
 }
 
 impl EventReader {
-    /// Starts at a place in topics that the caller may read.
+    /// Starts at a position in topics that the caller may read.
     pub(super) async fn open(
         reading: ReadRequest,
         pattern: &Pattern,
@@ -94,17 +94,17 @@ impl EventReader {
         }
     }
 
-    /// Whether ids of events are not places.
+    /// Whether this reads a pattern, where clients resume from a position instead of an event id.
     pub(super) fn is_pattern(&self) -> bool {
         matches!(self.kind, ReaderKind::Pattern(_))
     }
 
-    /// Whether it may come to places without handing out their events.
+    /// Whether it may advance its position without returning events.
     pub(super) fn has_filter(&self) -> bool {
         self.is_pattern() || self.filter.is_some()
     }
 
-    /// The place after what was read, as clients keep it.
+    /// The position after the events that were read, in the form that clients get.
     pub(super) fn position(&self) -> String {
         match &self.kind {
             ReaderKind::Topic(topic_reader) => topic_reader
@@ -117,7 +117,8 @@ impl EventReader {
         }
     }
 
-    /// Reads on. Of a pattern, `until` says whether to wait for events that are there and not complete.
+    /// Reads the next events. For a pattern, [`Until::Now`] waits for stored events that are not returned yet
+    /// ([`More::Soon`]).
     pub(super) async fn read(&mut self, limit: PullLimit, until: Until) -> Result<ReadEvents, StreamError> {
         match &mut self.kind {
             ReaderKind::Topic(topic_reader) => {
@@ -135,8 +136,8 @@ impl EventReader {
         }
     }
 
-    /// Reads, and retries for 30 s while events cannot be read: the response has begun, and a temporary error must not break it
-    /// off.
+    /// Like [`read`](Self::read), but retries for 30 s while events cannot be read: the response has begun, and a temporary error
+    /// must not abort it.
     pub(super) async fn read_patiently(
         &mut self,
         limit: PullLimit,
@@ -180,7 +181,7 @@ impl EventReader {
 }
 
 impl ReadEvents {
-    /// The events that are wanted, in order.
+    /// The events that match the filter, in order.
     pub(super) fn wanted(&self) -> impl DoubleEndedIterator<Item = (usize, &EventItem)> {
         self.events.items().iter().enumerate().filter(|(_, item)| {
             let body = Body::new(self.events.body(item));
@@ -193,13 +194,13 @@ impl ReadEvents {
         put_event_of(into, &self.events, item);
     }
 
-    /// The place after an event, as clients keep it: for one topic, the event's id.
+    /// The position after an event, in the form that clients get: for one topic, the event's id.
     pub(super) fn place(&self, at: usize, item: &EventItem) -> String {
         self.places.get(at).map_or_else(|| id_of(item).to_string(), ToString::to_string)
     }
 }
 
-/// The topic or pattern in the query.
+/// The topic or pattern in the query parameter `topic`.
 pub(super) fn query_pattern(call: &Call) -> Result<Pattern, ApiError> {
     match call.query.one("topic")? {
         None | Some("") => Err(ApiError::bad_request("topic required")),
@@ -207,12 +208,12 @@ pub(super) fn query_pattern(call: &Call) -> Result<Pattern, ApiError> {
     }
 }
 
-/// The one topic that a pattern is, where a pattern will not do.
+/// The topic, for a parameter that does not work with patterns.
 pub(super) fn only_topic(pattern: &Pattern, why: &str) -> Result<Topic, ApiError> {
     pattern.as_topic().ok_or_else(|| ApiError::bad_request(format!("{why} needs one topic, not a pattern")))
 }
 
-/// Bytes, unless there are none.
+/// `None` if there are no bytes.
 pub(super) fn non_empty(out: Vec<u8>) -> Option<Bytes> {
     (!out.is_empty()).then(|| out.into())
 }

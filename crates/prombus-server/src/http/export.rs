@@ -1,8 +1,7 @@
-//! `GET /export`: all events of a topic in a range of time, in the order of their seqs; or of a pattern, in the order in which they
-//! were committed.
+//! `GET /export`: all events of a time range, for a topic in seq order, for a pattern in commit order.
 //!
-//! It leaves out what is outside of the range, so that equal times and times out of order lose nothing. It ends at what was the
-//! newest event when it began: a busy topic has no end otherwise.
+//! It reads events in that order and skips those outside the range, so events with equal or out-of-order times are not lost. It
+//! ends at the event that was the newest at the start: on a busy topic it would not end otherwise.
 
 use super::answer::{self, Answered};
 use super::call::Call;
@@ -16,7 +15,7 @@ use std::ops::RangeInclusive;
 
 struct Export {
     reader: EventReader,
-    /// Of a topic: it ends before this one.
+    /// For a topic: the export ends before this seq.
     end_seq: u64,
     range: RangeInclusive<i64>,
     format: Format,
@@ -36,7 +35,7 @@ pub(super) async fn export(call: Call) -> Answered {
     let (from_ts, to_ts) = (call.query.bound_ts("fromTs")?, call.query.bound_ts("toTs")?);
     let format = if call.query.flag("ndjson")?.unwrap_or(true) { Format::Lines } else { Format::Array };
     let reading = ReadRequest::of(&call, &pattern)?;
-    // The end first: what comes between the two is outside of a range that ends before it.
+    // The end is located first: events that are published between the two lookups are after the end.
     let end_seq = match pattern.as_topic() {
         Some(topic) => {
             let client = StreamClient::new(&call.gateway, &call.principal);
@@ -77,13 +76,13 @@ impl ResponsePieces for Export {
         if self.is_done && self.format == Format::Array {
             out.extend_from_slice(b"]\n");
         }
-        // Nothing to say at the end is the end.
+        // Empty output occurs only at the end, and `None` ends the response.
         Ok(non_empty(out))
     }
 }
 
 impl Export {
-    /// False when there are no more.
+    /// Appends the next events. Returns false at the end.
     async fn put_some(&mut self, out: &mut Vec<u8>) -> Result<bool, StreamError> {
         let is_over = matches!(&self.reader.kind, ReaderKind::Topic(topic_reader) if topic_reader.next_seq >= self.end_seq);
         if is_over || self.range.is_empty() {

@@ -1,8 +1,8 @@
-//! Names in query strings and in bodies: the one place that decides what a name means.
+//! Matches the names in query strings and bodies against the known names.
 //!
-//! Both spellings (camelCase and snake_case) of a known name are that name. A near miss is an error that says what was probably
-//! meant, because a user who mistypes an option believes that it applies. Other names are ignored, and the answer to an operation
-//! lists them.
+//! Both spellings of a known name (camelCase and snake_case) are accepted. A near miss is an error with a suggestion, because a
+//! user who mistypes an option believes that it applies. Other unknown names are ignored, and the response to an operation lists
+//! them.
 
 use super::ApiError;
 use prombus_protocol::names::{self, Found, find};
@@ -13,24 +13,24 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// Of a longer text the start is shown and listed.
+/// Longer texts are truncated in messages and lists.
 const SHOWN_CHARS_MAX: usize = 80;
-/// The most names that an answer lists.
+/// Maximum number of ignored names that a response lists.
 const IGNORED_MAX: usize = 32;
 
-/// Names that meant nothing, for the answer.
+/// Unknown names in a request, which the response lists.
 pub(super) type IgnoredNames = names::IgnoredNames<IGNORED_MAX, SHOWN_CHARS_MAX>;
 
-/// Ignored names in the order in which an answer lists them.
+/// Ignored names in the order in which a response lists them.
 pub(super) fn in_order(ignored: &IgnoredNames) -> BTreeSet<&str> {
     ignored.names().iter().map(String::as_str).collect()
 }
 
-/// What an object may have.
+/// The known fields of an object.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) names: &'static [&'static str],
-    /// Fields whose value may be an object with names of its own.
+    /// Fields whose value may be an object, with its shape.
     pub(super) nested: &'static [(&'static str, Shape)],
 }
 
@@ -61,7 +61,7 @@ pub(super) fn differing(one: &str, other: &str) -> ApiError {
     ApiError::bad_request(format!("{one:?} and {other:?} are the same name with different values"))
 }
 
-/// An object, with each known name in the spelling of its shape and without the others. `None`: the value is not an object.
+/// The known fields of an object, in the spelling of the shape. Unknown names are added to `ignored`. `None`: not an object.
 pub(super) fn canonical(
     json: &str,
     shape: &Shape,
@@ -103,18 +103,18 @@ pub(super) fn object(fields: &[(&str, String)]) -> String {
     String::from_utf8_lossy(&json).into_owned()
 }
 
-/// Whether two values say the same.
+/// Whether two JSON texts have the same value.
 pub(super) fn is_same_json(one: &str, other: &str) -> bool {
     let parsed = |text| serde_json::from_str::<Value>(text).ok();
     one == other || parsed(one).is_some_and(|one| Some(one) == parsed(other))
 }
 
-/// As much of a text as an answer may show.
+/// The text, truncated for an error message.
 pub(super) fn shown(text: &str) -> &str {
     names::shown(text, SHOWN_CHARS_MAX)
 }
 
-/// An object as it was written: names without their escapes, values not looked at.
+/// The fields of an object in their order: unescaped names and unparsed values.
 struct Object<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for Object<'de> {

@@ -1,4 +1,5 @@
-//! What a follower of a shared store says itself: its own routes, and errors. Everything else the leader answers.
+//! The responses that a follower of a shared store sends itself: its own routes, and errors. All other requests are relayed to
+//! the leader.
 
 use super::access::check_admin_token;
 use super::answer::{self, Answered};
@@ -13,7 +14,7 @@ use axum::response::{IntoResponse as _, Response};
 use prombus_protocol::ErrorCode;
 use serde::Serialize;
 
-/// A route that a follower answers itself.
+/// A route that a follower serves itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OwnRoute {
     Health,
@@ -25,7 +26,7 @@ pub(crate) enum OwnRoute {
 pub(crate) struct LeaderView {
     /// `host:port`; `None` while no leader is known.
     pub(crate) address: Option<String>,
-    /// Whether the leader was reached, and else why not.
+    /// Whether the leader is reachable; the reason if it is not.
     pub(crate) reached: Result<(), String>,
 }
 
@@ -37,7 +38,7 @@ struct FollowerStatus<'a> {
 }
 
 impl OwnRoute {
-    /// The route of a request, if a follower answers it.
+    /// The route of a request, if a follower serves it.
     pub(crate) fn of(parts: &Parts) -> Option<Self> {
         match parts.uri.path() {
             "/healthz" => Some(Self::Health),
@@ -47,7 +48,7 @@ impl OwnRoute {
         }
     }
 
-    /// The answer to a request.
+    /// The response to a request.
     pub(crate) fn answer(self, parts: &Parts, gateway: &GatewayParts, leader: &LeaderView) -> Response {
         let allowed = cors::allowed_origin(&gateway.options.cors_origins, &parts.headers);
         if let Some(response) = cors::preflight(&parts.method, &parts.headers, allowed.as_ref()) {
@@ -56,7 +57,7 @@ impl OwnRoute {
         let answered = match self {
             _ if !matches!(parts.method, Method::GET | Method::HEAD) => Err(wrong_method(&parts.method)),
             Self::Health => status(leader),
-            // Taking over, and while the leader is away, this gateway can do nothing for a client.
+            // During a takeover and while the leader is unreachable, this gateway cannot serve clients.
             Self::Readiness => match &leader.reached {
                 Ok(()) => status(leader),
                 Err(reason) => Err(ApiError::new(ErrorCode::Unavailable, reason)),
@@ -84,11 +85,11 @@ fn metrics(auth: &Authenticator, parts: &Parts, gateway: &GatewayParts) -> Answe
 }
 
 fn wrong_method(method: &Method) -> ApiError {
-    let message = format!("{method} is not possible here; the Allow header says what is");
+    let message = format!("{method} is not allowed here; the Allow header lists the methods");
     ApiError::new(ErrorCode::MethodNotAllowed, message)
 }
 
-/// An error, with what every answer has.
+/// An error response, with the headers that every response has.
 pub(crate) fn refuse(error: ApiError, parts: &Parts, gateway: &GatewayParts) -> Response {
     finish(error.into_response(), parts, gateway)
 }

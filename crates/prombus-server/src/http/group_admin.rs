@@ -1,4 +1,4 @@
-//! Routes that change groups, for operators. A body says what the frame of the same name says on a WebSocket, and is read by the
+//! Routes that change groups, for operators. A body has the fields of the corresponding WebSocket frame, and is parsed by the
 //! same code.
 
 use super::ApiError;
@@ -13,11 +13,11 @@ use prombus_protocol::{
 };
 use serde::Serialize;
 
-/// Where a group starts.
+/// The start position of a group.
 const START: Shape = Shape::flat(&["from", "ts", "afterId"]);
-/// Names of headers are the user's.
+/// The value of `header` has no shape: the names of headers are the user's.
 const FILTER: Shape = Shape::flat(&["key", "tag", "header"]);
-/// The options of SUBSCRIBE. The last ones have no effect, as in a frame: clients pass them on.
+/// The options of SUBSCRIBE. Those from `manualAck` on have no effect, as in a frame: clients send them along.
 const GROUP: Shape = Shape {
     names: &[
         "from",
@@ -73,12 +73,12 @@ pub(super) async fn make(mut call: Call) -> Answered {
     answer::done(&Created { created: joined.created }, &call.ignored)
 }
 
-/// `DELETE /groups/{topic}/{group}`: for admins, and for a group that was made to expire also for tokens that may join it.
+/// `DELETE /groups/{topic}/{group}`: for admins. A group with `expireMs` can also be deleted by tokens that may join it.
 pub(super) async fn delete(call: Call) -> Answered {
     let (topic, group) = call.group()?;
     if !call.principal.is_admin() {
         let forbidden = || ApiError::forbidden("this needs a token with the scope \"admin\"");
-        // Before looking: whether it is there is not everybody's business.
+        // Checked before the lookup, so that the response does not reveal whether the group exists.
         if !call.principal.may_subscribe(topic.as_str(), Some(group.as_str())) {
             return Err(forbidden());
         }
@@ -97,7 +97,7 @@ pub(super) async fn seek(mut call: Call) -> Answered {
     let body = body_of(&mut call).await?;
     let frame = frame_of("SEEK", &topic, &group, &fields_of(&body, &SEEK, &mut call.ignored)?);
     let ClientFrame::Seek { to, .. } = parse_client_frame(&frame)?.frame else {
-        return Err(ApiError::internal("SEEK was read as something else"));
+        return Err(ApiError::internal("SEEK was parsed as another frame"));
     };
     let backend = &call.gateway.backend;
     backend.seek(topic.as_str(), group.as_str(), to).await?;
@@ -105,7 +105,7 @@ pub(super) async fn seek(mut call: Call) -> Answered {
     answer::done(&Sought { cursor }, &call.ignored)
 }
 
-/// `POST /groups/{topic}/{group}/settle`: an ack or a nack on behalf of the member that has the event.
+/// `POST /groups/{topic}/{group}/settle`: acks or nacks an event on behalf of the member that holds it.
 pub(super) async fn settle(mut call: Call) -> Answered {
     let (topic, group) = call.group()?;
     let body = body_of(&mut call).await?;
@@ -115,7 +115,7 @@ pub(super) async fn settle(mut call: Call) -> Answered {
     let op = match verdict.as_deref() {
         Some("ack") => "ACK",
         Some("nack") => "NACK",
-        _ => return Err(ApiError::bad_request("\"verdict\": \"ack\" or \"nack\" is needed")),
+        _ => return Err(ApiError::bad_request("\"verdict\" must be \"ack\" or \"nack\"")),
     };
     let frame = frame_of(op, &topic, &group, &fields);
     let parsed = parse_client_frame(&frame)?.frame;
@@ -127,7 +127,7 @@ pub(super) async fn settle(mut call: Call) -> Answered {
         ClientFrame::Nack { id, reason, delay_ms, .. } => {
             (*id, Verdict::Nack { delay_ms: *delay_ms, reason: reason.as_deref() })
         }
-        _ => return Err(ApiError::internal("a verdict was read as something else")),
+        _ => return Err(ApiError::internal("a verdict was parsed as another frame")),
     };
     let settled = call.gateway.backend.settle(topic.as_str(), group.as_str(), id, verdict).await;
     let outcome = settled.map_err(|error| match error {
@@ -137,7 +137,7 @@ pub(super) async fn settle(mut call: Call) -> Answered {
     answer::done(&Settled { stale: outcome == SettleOutcome::Stale }, &call.ignored)
 }
 
-/// The frame that would say the same.
+/// The equivalent WebSocket frame.
 fn frame_of(op: &str, topic: &Pattern, group: &GroupName, fields: &[(&str, String)]) -> Vec<u8> {
     let text = |text: &str| format!("{text:?}");
     // Names of topics and groups need no escapes.

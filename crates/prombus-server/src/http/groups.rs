@@ -1,5 +1,5 @@
-//! `GET /groups`: how far groups are, who is in them and who has what. A token sees the groups that it could join; an admin sees
-//! all.
+//! `GET /groups`: the progress of groups, their members and their leases. A token sees the groups that it may join; an admin sees
+//! all groups.
 
 use super::ApiError;
 use super::answer::{self, Answered};
@@ -12,13 +12,13 @@ use prombus::{GroupError, GroupInfo, GroupTopicInfo, LeaseInfo, MemberInfo, Olde
 use prombus_protocol::{CursorPosition, Pattern, Uuid};
 use serde::Serialize;
 
-/// Groups that are described by one call to the backend, at least.
+/// The minimum number of groups that one call to the backend describes.
 const INFOS_AT_ONCE: usize = 16;
 
 #[derive(Serialize)]
 struct Groups {
     groups: Vec<GroupView>,
-    /// Where the next page begins, if there is one.
+    /// Where the next page starts; `None` on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
 }
@@ -93,7 +93,7 @@ struct PlaceView {
 
 #[derive(Serialize)]
 struct LeaseView {
-    /// None when the event is gone from the store.
+    /// `None` when the event has been deleted from the store.
     id: Option<Uuid>,
     topic: String,
     seq: u64,
@@ -114,7 +114,7 @@ pub(super) async fn groups(call: Call) -> Answered {
     let wanted = call.query.one("topic")?.map(Pattern::new).transpose()?;
     let query = ListQuery::of(&call.query)?;
     let mut after = query.next.map(place_of).transpose()?;
-    // Only the groups of one subscription stand together: the list begins with them.
+    // With `topic`, the list starts with the groups of that subscription: their names are adjacent.
     let prefix = match &wanted {
         Some(topic) if !topic.as_str().starts_with(query.prefix) => {
             return answer::json(&Groups { groups: Vec::new(), next: None });
@@ -129,13 +129,13 @@ pub(super) async fn groups(call: Call) -> Answered {
         let mut names = backend.group_names(prefix, from, NAMES_AT_ONCE);
         let mut is_last = names.len() < NAMES_AT_ONCE;
         if let Some(topic) = &wanted {
-            // Longer names with the same beginning come after it.
+            // The prefix also matches longer subscriptions; they sort after this one.
             let count = names.partition_point(|(subscription, _)| subscription == topic.as_str());
             is_last |= count < names.len();
             names.truncate(count);
         }
         after = names.last().cloned();
-        // Names cost little, what is said about a group costs more.
+        // Filter by name first: names are cheap, descriptions of groups are not.
         names.retain(|(topic, group)| may_join(&call.principal, topic, group));
         let mut names = names.into_iter().peekable();
         while names.peek().is_some() && groups.len() <= query.limit {
@@ -146,7 +146,7 @@ pub(super) async fn groups(call: Call) -> Answered {
         if is_last || groups.len() > query.limit {
             break;
         }
-        // A token that may join few of very many groups.
+        // The loop can be long for a token that may join few of very many groups.
         tokio::task::yield_now().await;
     }
     let has_more = groups.len() > query.limit;
@@ -159,7 +159,7 @@ pub(super) async fn groups(call: Call) -> Answered {
 fn place_of(next: &str) -> Result<(String, String), ApiError> {
     match next.split_once('/') {
         Some((topic, group)) => Ok((topic.to_owned(), group.to_owned())),
-        None => Err(ApiError::bad_request("\"next\": not what an answer gave as next")),
+        None => Err(ApiError::bad_request("\"next\" is not a value from an earlier response")),
     }
 }
 
@@ -167,7 +167,7 @@ pub(super) async fn group(call: Call) -> Answered {
     let (topic, group) = call.group()?;
     let (topic, group) = (topic.as_str(), group.as_str());
     let forbidden = || ApiError::forbidden(format!("this token may not read {topic:?} as {group:?}"));
-    // Before looking: whether it is there is not everybody's business.
+    // Checked before the lookup, so that the response does not reveal whether the group exists.
     if !may_join(&call.principal, topic, group) {
         return Err(forbidden());
     }
@@ -186,7 +186,7 @@ fn may_join(principal: &Principal, topic: &str, group: &str) -> bool {
     principal.is_admin() || principal.may_subscribe(topic, Some(group))
 }
 
-/// Also the other topics that the group reads, if it has any.
+/// Whether the caller may read the group's subscription and all topics that the group reads.
 pub(super) fn may_see(principal: &Principal, info: &GroupInfo) -> bool {
     let may_read = |topic: &str| principal.may_subscribe(topic, Some(&info.group));
     principal.is_admin()

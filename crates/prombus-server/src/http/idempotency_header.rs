@@ -1,4 +1,4 @@
-//! `Idempotency-Key`: the same key is the same event, however often it is sent.
+//! The `Idempotency-Key` header: a request with the same key stores its events once, however often it is sent.
 
 use super::ApiError;
 use axum::http::HeaderMap;
@@ -21,7 +21,7 @@ pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<Uuid>, ApiError> {
     Ok(Some(id_of_key(text)))
 }
 
-/// The id of one of many events that share a key.
+/// The id of the event at `position` in a request with several events, which share a key.
 pub(super) fn id_of(key: Uuid, position: usize) -> Uuid {
     Uuid::new_v5(&key, position.to_string().as_bytes())
 }
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uuid_is_taken_as_it_is_and_anything_else_is_hashed() {
+    fn a_uuid_is_used_unchanged_and_anything_else_is_hashed() {
         let id = "0196f1d0-1c2a-7b3c-8d4e-5f6071829304";
         assert_eq!(key(id).expect("a key").map(|id| id.to_string()).as_deref(), Some(id));
         let hashed = key("order 17").expect("a key").expect("one");

@@ -1,4 +1,4 @@
-//! Small JSON bodies: read whole, checked, their names compared with those that the route knows.
+//! Small JSON bodies: read completely, validated, and with their names matched against those that the route knows.
 
 use super::ApiError;
 use super::call::Call;
@@ -9,7 +9,7 @@ use prombus_protocol::{ErrorCode, Json, JsonError};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-/// Such bodies are small.
+/// Maximum size of such a body.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 
 /// The whole body of a request.
@@ -19,7 +19,7 @@ pub(super) async fn body_of(call: &mut Call) -> Result<Bytes, ApiError> {
     incoming.whole(&mut HeldBytes::new(&call.gateway)).await
 }
 
-/// JSON that is not nested so deeply that reading it costs anything.
+/// The body as valid JSON with bounded nesting, so that parsing it is cheap.
 fn checked(body: &[u8]) -> Result<&str, ApiError> {
     Json::new(body).map(|json| json.get()).map_err(|error| {
         let code = match error {
@@ -30,7 +30,7 @@ fn checked(body: &[u8]) -> Result<&str, ApiError> {
     })
 }
 
-/// The options in a body, as an object with the names of a shape; the others are noted as ignored.
+/// The options in a body, which must be an object. Names that are not in the shape are added to `ignored`.
 pub(super) fn options_of<T: DeserializeOwned>(
     body: &[u8],
     shape: &Shape,
@@ -43,7 +43,7 @@ pub(super) fn options_of<T: DeserializeOwned>(
     serde_json::from_value(options).map_err(refused)
 }
 
-/// `318.0` is the integer 318, as in JSON schemas.
+/// Turns a number such as `318.0` into the integer 318, as JSON Schema does.
 fn make_whole(value: &mut Value) {
     const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
     let is_whole = |number: &f64| number.fract() == 0.0 && number.abs() <= WHOLE_MAX;
@@ -54,12 +54,12 @@ fn make_whole(value: &mut Value) {
     }
 }
 
-/// The fields of a body that is an object, with the names of a shape; the others are noted as ignored.
+/// The fields of a body, which must be an object. Names that are not in the shape are added to `ignored`.
 pub(super) fn fields_of(
     body: &[u8],
     shape: &Shape,
     ignored: &mut IgnoredNames,
 ) -> Result<Vec<(&'static str, String)>, ApiError> {
     let fields = fields::canonical(checked(body)?, shape, ignored)?;
-    fields.ok_or_else(|| ApiError::bad_request("the body: an object was expected"))
+    fields.ok_or_else(|| ApiError::bad_request("the body must be a JSON object"))
 }

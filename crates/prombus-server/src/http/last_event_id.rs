@@ -6,12 +6,12 @@ use axum::http::HeaderMap;
 
 const NAME: &str = "last-event-id";
 
-/// Whether this is a reconnect; an empty header is none.
+/// Whether this is a reconnect. An empty header counts as absent.
 pub(super) fn is_sent(headers: &HeaderMap) -> bool {
     headers.get(NAME).is_some_and(|id| !id.as_bytes().trim_ascii().is_empty())
 }
 
-/// Where the client was.
+/// The position of the client before the reconnect.
 pub(super) fn place(headers: &HeaderMap) -> Result<Option<ResumePoint>, ApiError> {
     let Some(value) = headers.get(NAME) else { return Ok(None) };
     let text = value.to_str().unwrap_or("?").trim();

@@ -1,17 +1,17 @@
-//! What `/topics` and `/groups` have in common: names in order, a prefix, pages.
+//! The parameters that `/topics` and `/groups` share: prefix, limit and the start of the page. Both list names in order.
 
 use super::ApiError;
 use super::query::Query;
 
 const LIMIT_DEFAULT: i64 = 1_000;
 const LIMIT_MAX: i64 = 10_000;
-/// Names that are looked at before others have their turn.
+/// Number of names that are processed before the task yields.
 pub(super) const NAMES_AT_ONCE: usize = 1_000;
 
-/// Which part of a list is asked for.
+/// The requested part of a list.
 pub(super) struct ListQuery<'a> {
     pub(super) prefix: &'a str,
-    /// Where the page before ended.
+    /// Where the previous page ended.
     pub(super) next: Option<&'a str>,
     pub(super) limit: usize,
 }

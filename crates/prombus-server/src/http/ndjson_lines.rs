@@ -1,11 +1,11 @@
-//! Cuts a body that comes in pieces into lines, and keeps no more than the line that is not whole yet.
+//! Splits a body that arrives in pieces into lines. Only the incomplete last line is buffered.
 
 use super::ApiError;
 use prombus_protocol::ErrorCode;
 
 /// The lines of a body.
 pub(super) struct NdjsonLines {
-    /// The beginning of a line whose end has not come.
+    /// The start of the incomplete line.
     rest: Vec<u8>,
     number: usize,
     line_bytes_max: usize,
@@ -16,12 +16,12 @@ impl NdjsonLines {
         Self { rest: Vec::new(), number: 0, line_bytes_max }
     }
 
-    /// Bytes that wait for the end of their line.
+    /// Size of the incomplete line.
     pub(super) fn rest_bytes(&self) -> usize {
         self.rest.len()
     }
 
-    /// Hands out the lines that end in this piece, with their numbers from 1. Empty lines count and are not handed out.
+    /// Calls `each` for every line that ends in this piece, with its number, counted from 1. Empty lines count but are skipped.
     pub(super) fn push(
         &mut self,
         piece: &[u8],
@@ -29,7 +29,7 @@ impl NdjsonLines {
     ) -> Result<(), ApiError> {
         let mut piece = piece;
         while let Some(end) = piece.iter().position(|&byte| byte == b'\n') {
-            let (line, behind) = (&piece[..end], &piece[end + 1..]);
+            let (line, after) = (&piece[..end], &piece[end + 1..]);
             if self.rest.is_empty() {
                 self.hand_out(line, each)?;
             } else {
@@ -39,7 +39,7 @@ impl NdjsonLines {
                 whole.clear();
                 self.rest = whole;
             }
-            piece = behind;
+            piece = after;
         }
         self.rest.extend_from_slice(piece);
         if self.rest.len() > self.line_bytes_max {
@@ -49,7 +49,7 @@ impl NdjsonLines {
         Ok(())
     }
 
-    /// Hands out the last line, which needs no end.
+    /// Calls `each` for the last line, which needs no line break.
     pub(super) fn finish(
         mut self,
         each: &mut impl FnMut(usize, &[u8]) -> Result<(), ApiError>,
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_the_same_however_the_body_is_cut() {
+    fn lines_do_not_depend_on_how_the_body_is_split() {
         let body = b"1\n\n 2 \r\n[3,\t4]\n\"x\"";
         for size in 1..=body.len() {
             let mut seen = Vec::new();
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_not_gathered_for_ever() {
+    fn a_line_without_end_is_refused_at_the_size_limit() {
         let mut lines = NdjsonLines::new(10);
         let error = lines.push(b"12\n34567890123", &mut |_, _| Ok(())).expect_err("too long");
         assert_eq!((error.code, error.message.as_str()), (ErrorCode::TooLarge, "line 2: more than 10 bytes"));

@@ -1,4 +1,4 @@
-//! `/openapi.json`, made from the table of routes. The schemas of bodies are in `schemas.json`.
+//! Generates `/openapi.json` from the table of routes. The schemas of bodies are in `schemas.json`.
 
 use super::access::Access;
 use super::parameters::ParameterIn;
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 const SCHEMAS: &str = include_str!("schemas.json");
 
-/// The document about these routes. `has_auth`: the gateway asks for tokens.
+/// The document that describes these routes. `has_auth`: the server requires tokens.
 pub(super) fn document(routes: &[Route], has_auth: bool) -> Bytes {
     let mut paths: Map<String, Value> = Map::new();
     for route in routes {
@@ -26,7 +26,7 @@ pub(super) fn document(routes: &[Route], has_auth: bool) -> Bytes {
         "info": {
             "title": "prombus",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "A durable event bus. Where no auth is configured, no token is needed, and only this machine gets in.",
+            "description": "A durable event bus. Without configured auth, no token is needed and only this machine has access.",
         },
         "paths": paths,
         "components": {
@@ -40,7 +40,7 @@ pub(super) fn document(routes: &[Route], has_auth: bool) -> Bytes {
     document.to_string().into()
 }
 
-/// Our own text; a test reads all of it.
+/// Parses a schema of this crate. A test parses all of them.
 fn parsed(json: &str) -> Value {
     serde_json::from_str(json).expect("the schemas in this crate are JSON")
 }
@@ -59,7 +59,7 @@ fn operation(route: &Route, has_auth: bool) -> Value {
         },
     });
     if route.access == Access::Admin {
-        operation["description"] = "Needs the scope admin.".into();
+        operation["description"] = "Requires the scope admin.".into();
     }
     if !route.bodies.is_empty() {
         operation["requestBody"] =
@@ -109,11 +109,11 @@ fn contents(contents: &[Content]) -> Value {
 
 fn responses(route: &Route) -> Value {
     let mut responses = Map::new();
-    responses.insert("200".to_owned(), json!({ "description": "Done.", "content": contents(route.answers) }));
+    responses.insert("200".to_owned(), json!({ "description": "OK.", "content": contents(route.answers) }));
     if route.created {
-        let place = json!({ "description": "Where it is.", "schema": { "type": "string" } });
+        let place = json!({ "description": "Path of the new resource.", "schema": { "type": "string" } });
         let created = json!({
-            "description": "Made.", "content": contents(route.answers), "headers": { "Location": place },
+            "description": "Created.", "content": contents(route.answers), "headers": { "Location": place },
         });
         responses.insert("201".to_owned(), created);
     }
@@ -131,21 +131,21 @@ fn responses(route: &Route) -> Value {
         }
         if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             response["headers"]["Retry-After"] =
-                json!({ "description": "Seconds.", "schema": { "type": "integer" } });
+                json!({ "description": "When to retry, in seconds.", "schema": { "type": "integer" } });
         }
         responses.insert(status.as_u16().to_string(), response);
     }
     responses.into()
 }
 
-/// All errors of a route. A query that cannot be read and a foreign host or origin are refused everywhere.
+/// All error statuses of a route. Every route refuses an invalid query (400) and a foreign host or origin (403).
 fn statuses(route: &Route) -> BTreeSet<u16> {
     let mut statuses: BTreeSet<u16> = route.errors.iter().copied().chain([400, 403]).collect();
     if route.access != Access::Open {
         statuses.insert(401);
     }
     if !route.bodies.is_empty() {
-        // Too slow, too large, compressed in another way.
+        // The body is too slow, too large, or has an unsupported encoding.
         statuses.extend([408, 413, 415]);
     }
     if route.is_compressed {

@@ -1,4 +1,4 @@
-//! Routes about the gateway itself.
+//! Routes about the server itself: greeting, health, readiness and metrics.
 
 use super::ApiError;
 use super::answer::{self, Answered};
@@ -11,7 +11,7 @@ use serde::Serialize;
 #[derive(Serialize)]
 struct Status {
     status: &'static str,
-    /// Only where the store is shared.
+    /// Present only where several gateways share the store.
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -32,7 +32,8 @@ pub(super) async fn hello(_call: Call) -> Answered {
     Ok(answer::typed("text/plain; charset=utf-8", Body::from(text)))
 }
 
-/// `GET /healthz`: the bus can write. Problems that a restart would not fix, such as a full disk, are listed as reasons.
+/// `GET /healthz`: succeeds if the bus can write. Problems that a restart would not fix, such as a full disk, are listed as
+/// reasons.
 pub(super) async fn healthz(call: Call) -> Answered {
     let backend = &call.gateway.backend;
     backend.health()?;
@@ -41,7 +42,7 @@ pub(super) async fn healthz(call: Call) -> Answered {
     answer::json(&Status { status: if reasons.is_empty() { "ok" } else { "degraded" }, role, reasons })
 }
 
-/// `GET /readyz`: new work is welcome.
+/// `GET /readyz`: like `/healthz`, but fails while the server shuts down.
 pub(super) async fn readyz(call: Call) -> Answered {
     if call.gateway.stopping.is_stopping() {
         return Err(ApiError::new(ErrorCode::Unavailable, call.gateway.stopping.reason()));

@@ -1,6 +1,6 @@
-//! Parameters of routes, as `/openapi.json` describes them.
+//! The query and header parameters of the routes: the server matches queries against them, and `/openapi.json` describes them.
 
-/// Where a parameter stands. Those in the path are known from the path.
+/// Where a parameter is sent. Path parameters are not listed here: they follow from the path of the route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ParameterIn {
     Query,
@@ -32,11 +32,11 @@ const IDS: &str = r#"{"type":"array","items":{"type":"string","format":"uuid"},"
 const TAGS: &str =
     r#"{"type":"array","items":{"type":"string","minLength":1,"maxLength":256},"maxItems":64}"#;
 const KEY_TEXT: &str = r##"{"$ref":"#/components/schemas/Key"}"##;
-/// Where a state resumes: two seqs and an id.
+/// Where a list of states resumes: two seqs and an id.
 const STATE_CURSOR: &str = r#"{"type":"string","pattern":"^[0-9]{1,19}\\.[0-9]{1,19}\\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"}"#;
-/// Milliseconds since 1970, ISO 8601, or how long ago.
+/// A time: milliseconds since 1970, ISO 8601, or relative to now.
 const TS: &str = r##"{"$ref":"#/components/schemas/Time"}"##;
-/// The same, where it may be later than any event.
+/// Like [`TS`], but may be later than the latest possible time of an event.
 const TS_BOUND: &str = r##"{"$ref":"#/components/schemas/TimeBound"}"##;
 /// The id of an event, or a position.
 const PLACE: &str = r##"{"$ref":"#/components/schemas/Place"}"##;
@@ -51,7 +51,7 @@ const START_TS: Parameter = query("ts", TS, "With from=ts: the time to start at.
 const START_AFTER: Parameter = query(
     "afterId",
     PLACE,
-    "With from=afterId: the event to start behind, or a position that an answer gave.",
+    "With from=afterId: start after the event with this id, or at a position from an earlier response.",
 );
 const FROM_TS: Parameter = query("fromTs", TS_BOUND, "Events of this time and later; all if absent.");
 const TO_TS: Parameter = query("toTs", TS_BOUND, "Events of this time and earlier; all if absent.");
@@ -60,21 +60,21 @@ const TAG: Parameter = query("tag", TEXT, "Only events with this tag.");
 const HEADER: Parameter = query(
     "header",
     r#"{"type":"array","items":{"type":"string","pattern":"^[^:]+:"}}"#,
-    "Only events with this header: its name, a colon, its value. May be given more than once, for several headers.",
+    "Only events with this header, in the form name:value. May be repeated for several headers.",
 );
 
 pub(super) const PUBLISH: &[Parameter] = &[
-    query("key", KEY_TEXT, "What the events are about."),
-    query("ts", TS, "When they were; the gateway's time if absent."),
-    query("id", ID, "The event's id; a second publish with an id that the topic has adds nothing."),
+    query("key", KEY_TEXT, "The key of the events."),
+    query("ts", TS, "The time of the events; the server's time if absent."),
+    query("id", ID, "The event's id. A publish with an id that the topic already has adds nothing."),
     query("sid", ID, "The publisher's session."),
-    query("tag", TAGS, "A label; may be given more than once."),
-    query("caused_by", IDS, "The event that led to this one; may be given more than once."),
+    query("tag", TAGS, "A label. May be repeated."),
+    query("caused_by", IDS, "Id of an event that caused this one. May be repeated."),
     query("envelope", OFF, "1: each event is a whole record, not only a payload."),
     header(
         "Idempotency-Key",
         r#"{"type":"string","pattern":"^[ -~]*[!-~][ -~]*$"}"#,
-        "The event's id; what is no UUID is hashed. Of many events each has its own.",
+        "The event's id; a text that is not a UUID is hashed. Each of several events gets its own id, derived from the key.",
     ),
 ];
 
@@ -83,53 +83,64 @@ pub(super) const REPLAY: &[Parameter] = &[
     query(
         "from",
         r#"{"type":"string","enum":["earliest","latest","ts","afterId"],"default":"earliest"}"#,
-        "Where to start. latest: so that the page is the last one.",
+        "Where to start. latest: the page contains the newest events.",
     ),
     START_TS,
     START_AFTER,
-    query("fromSeq", r#"{"type":"integer","minimum":1}"#, "Only events of this seq and later; of one topic."),
+    query(
+        "fromSeq",
+        r#"{"type":"integer","minimum":1}"#,
+        "Only events of this seq and later. Not for patterns.",
+    ),
     TO_TS,
     query(
         "order",
         r#"{"type":"string","enum":["asc","desc"],"default":"asc"}"#,
-        "desc: the newest first, and behind afterId the older ones; of one topic.",
+        "desc: newest events first; afterId then continues with older events. Not for patterns.",
     ),
     query(
         "limit",
         r#"{"type":"integer","minimum":1,"maximum":1000000,"default":1000}"#,
-        "The most events that come.",
+        "Maximum number of events.",
     ),
     KEY,
     TAG,
     HEADER,
 ];
 
-pub(super) const EXPORT: &[Parameter] =
-    &[TOPIC, FROM_TS, TO_TS, query("ndjson", ON, "1: one event a line. 0: a JSON array."), KEY, TAG, HEADER];
+pub(super) const EXPORT: &[Parameter] = &[
+    TOPIC,
+    FROM_TS,
+    TO_TS,
+    query("ndjson", ON, "1: one event per line. 0: a JSON array."),
+    KEY,
+    TAG,
+    HEADER,
+];
 
 const AT: Parameter = query(
     "at",
     TS_BOUND,
-    "As of this time, by the events' own times, from the history that is kept; as of now if absent.",
+    "The state as of this time (ts of the events), computed from the events that are kept; the current state if absent.",
 );
 const IF_NONE_MATCH: Parameter =
-    header("If-None-Match", TEXT, "The ETag of an answer that the caller has: 304 if it holds.");
+    header("If-None-Match", TEXT, "The ETag of an earlier response: 304 if nothing has changed.");
 
 pub(super) const STATE: &[Parameter] = &[
     query(
         "key",
         KEY_TEXT,
-        "Only this key: the answer is the one of /state/{topic}/{key}, also for the keys . and .., which clients take out of a path.",
+        "Only this key. Responds like /state/{topic}/{key}, but also works for the keys . and .., which clients remove from paths.",
     ),
     query(
         "limit",
         r#"{"type":"integer","minimum":1,"maximum":1000000}"#,
-        "The most events that come; 1000 if absent, as lines all.",
+        "Maximum number of events. If absent: 1000, or no limit with ndjson.",
     ),
-    query("next", STATE_CURSOR, "Resumes where an answer ended: its next."),
+    query("next", STATE_CURSOR, "The value of next in the response for the previous page."),
     query("after", STATE_CURSOR, "The same as next."),
     AT,
-    query("ndjson", OFF, "1: one event a line, as with Accept: application/x-ndjson. 0: a JSON object."),
+    query("ndjson", OFF, "1: one event per line, as with Accept: application/x-ndjson. 0: a JSON object."),
     IF_NONE_MATCH,
 ];
 
@@ -147,25 +158,25 @@ pub(super) const SUBSCRIBE: &[Parameter] = &[
     query(
         "lastEventId",
         PLACE,
-        "The same, for clients that cannot send headers; not for reconnects with a ticket.",
+        "Like Last-Event-ID, for clients that cannot send headers. Not for reconnects with a ticket.",
     ),
-    query("ticket", TEXT, "A ticket of POST /tickets in place of a token."),
+    query("ticket", TEXT, "A ticket from POST /tickets, instead of a token."),
     KEY,
     TAG,
     HEADER,
 ];
 
 const LIST_LIMIT: &str = r#"{"type":"integer","minimum":1,"maximum":10000,"default":1000}"#;
-const LIST_NEXT: Parameter = query("next", TEXT, "Continues where an answer ended: its next.");
+const LIST_NEXT: Parameter = query("next", TEXT, "The value of next in the response for the previous page.");
 
 pub(super) const TOPICS: &[Parameter] = &[
     query("prefix", TEXT, "Only topics whose names begin with this."),
-    query("limit", LIST_LIMIT, "The most topics that come."),
+    query("limit", LIST_LIMIT, "Maximum number of topics."),
     LIST_NEXT,
     query(
         "settings",
         OFF,
-        "1: each topic has the settings that apply to it, and what was set about it alone.",
+        "1: each topic has the settings that apply to it (settings), and those set for it alone (set).",
     ),
 ];
 
@@ -173,9 +184,13 @@ pub(super) const GROUPS: &[Parameter] = &[
     query(
         "topic",
         r##"{"$ref":"#/components/schemas/Pattern"}"##,
-        "Only groups of this subscription, as written.",
+        "Only groups with exactly this subscription; patterns are not expanded.",
     ),
-    query("prefix", TEXT, "Only groups whose subscription, as written, begins with this."),
-    query("limit", LIST_LIMIT, "The most groups that come."),
-    query("next", r#"{"type":"string","pattern":"^[^/]*/"}"#, "Continues where an answer ended: its next."),
+    query("prefix", TEXT, "Only groups whose subscription begins with this text."),
+    query("limit", LIST_LIMIT, "Maximum number of groups."),
+    query(
+        "next",
+        r#"{"type":"string","pattern":"^[^/]*/"}"#,
+        "The value of next in the response for the previous page.",
+    ),
 ];

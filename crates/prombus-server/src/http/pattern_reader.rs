@@ -1,4 +1,4 @@
-//! The topics of a pattern as one sequence, for answers that are streams.
+//! Reads the topics of a pattern as one sequence, for streamed responses.
 
 use super::response_stream::{StreamClient, StreamError};
 use prombus::{MergedChunk, MergedReader, More, PullLimit, ReadError, Unavailable};
@@ -6,13 +6,14 @@ use std::future::poll_fn;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// How long to wait for events that are not complete yet.
+/// How long to wait while more events with the newest commit time may still be committed: these events are not returned yet, so
+/// that the order by commit time holds.
 const SOON: Duration = Duration::from_millis(1);
 
-/// A position in the sequence, which moves forward.
+/// A position in the sequence that moves forward.
 pub(super) struct PatternReader {
     pub(super) client: StreamClient,
-    /// It is in the future while it reads.
+    /// `None` while a read runs: its future owns the reader.
     reader: Option<Box<dyn MergedReader>>,
     more: More,
 }
@@ -22,12 +23,12 @@ impl PatternReader {
         Self { client, reader: Some(reader), more: More::Now }
     }
 
-    /// The place, as clients keep it.
+    /// The position, in the form that clients get.
     pub(super) fn position(&self) -> String {
         self.reader.as_ref().map_or_else(String::new, |reader| reader.position().to_string())
     }
 
-    /// Reads on.
+    /// Reads the next events.
     pub(super) async fn read(&mut self, limit: PullLimit) -> Result<MergedChunk, StreamError> {
         self.client.check_token()?;
         let limit = self.client.within_budget(limit);
@@ -40,7 +41,8 @@ impl PatternReader {
         Ok(chunk)
     }
 
-    /// Like [`read`](Self::read), but waits for events that are there and not complete: for readers with an end.
+    /// Like [`read`](Self::read), but waits for stored events that are not returned yet ([`More::Soon`]): for readers with an
+    /// end.
     pub(super) async fn read_complete(&mut self, limit: PullLimit) -> Result<MergedChunk, StreamError> {
         loop {
             let chunk = self.read(limit).await?;
@@ -54,7 +56,7 @@ impl PatternReader {
         }
     }
 
-    /// Resolves when there may be more.
+    /// Resolves when there may be more events.
     pub(super) async fn arrival(&mut self) {
         match (self.more, &mut self.reader) {
             (More::Now, _) | (_, None) => {}

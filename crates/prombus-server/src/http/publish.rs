@@ -1,4 +1,5 @@
-//! `POST /publish/{topic}`: one event, or many as lines; all or nothing, answered when they are durable.
+//! `POST /publish/{topic}`: publishes one event, or several as lines. Either all of them are stored or none; the response is sent
+//! when they are durable.
 
 use super::answer::{self, Answered};
 use super::call::Call;
@@ -11,9 +12,9 @@ use prombus::{PublishBatch, Published};
 use prombus_protocol::{ErrorCode, PublishOptions, Topic, Uuid};
 use serde::Serialize;
 
-/// What the events of one request may take in memory; a commit holds about as much.
+/// Maximum memory for the events of one request; one commit holds about as much.
 const BATCH_BYTES_MAX: usize = 64 << 20;
-/// What a record may have around its payload.
+/// Maximum size of a record without its payload.
 const ENVELOPE_BYTES_MAX: usize = 512 * 1024;
 
 #[derive(Serialize)]
@@ -22,15 +23,15 @@ struct PublishedList {
     events: Vec<Published>,
 }
 
-/// Events on their way into a batch.
+/// Collects the events of a request into a batch.
 struct Intake {
     batch: PublishBatch,
     topic: Topic,
-    /// What all of them have, if they do not say otherwise themselves.
+    /// Options from the query and the headers. They apply to every event that does not set its own.
     defaults: PublishOptions,
     is_envelope: bool,
     key: Option<Uuid>,
-    /// Names in the query and in records that mean nothing.
+    /// Unknown names in the query and in records.
     ignored: IgnoredNames,
 }
 
@@ -47,7 +48,7 @@ pub(super) async fn publish(call: Call) -> Answered {
     let key = idempotency_header::key_of(&call.headers)?;
     if defaults.id.is_some() && (is_many || key.is_some()) {
         let message =
-            "\"id\": only for one event and without Idempotency-Key; of many, each gets an id from the key";
+            "\"id\" is for a single event without Idempotency-Key; for several events, send Idempotency-Key";
         return Err(ApiError::bad_request(message));
     }
     let is_envelope = call.query.flag("envelope")?.unwrap_or(false);
@@ -79,8 +80,8 @@ pub(super) async fn publish(call: Call) -> Answered {
     }
 }
 
-/// A line that is refused ends nothing but itself: the rest of the body is read and forgotten, so that the client gets to see
-/// the answer instead of a closed connection.
+/// Reads the events of all lines. After an error, the rest of the body is read and discarded, so that the client receives the
+/// error response instead of a closed connection.
 async fn read_lines(
     mut incoming: BodyReader,
     mut lines: NdjsonLines,
@@ -98,7 +99,7 @@ async fn read_lines(
         refused = pushed.err();
         if intake.batch.byte_count() > BATCH_BYTES_MAX {
             let message =
-                format!("{} events are too many for one request: send fewer at a time", intake.batch.len());
+                format!("{} events are too large for one request: send fewer at a time", intake.batch.len());
             refused = Some(ApiError::new(ErrorCode::TooLarge, message));
         }
     }
@@ -107,7 +108,7 @@ async fn read_lines(
     }
     lines.finish(&mut |number, line| intake.add_line(number, line))?;
     if intake.batch.is_empty() {
-        return Err(ApiError::bad_request("the body is empty: one JSON value a line was expected"));
+        return Err(ApiError::bad_request("the body is empty: expected one JSON value per line"));
     }
     Ok(())
 }
@@ -129,7 +130,7 @@ impl Intake {
     }
 }
 
-/// What the query and the headers say about the events.
+/// The publish options in the query and the headers.
 fn options_of(call: &Call) -> Result<PublishOptions, ApiError> {
     let query = &call.query;
     let options = PublishOptions {
@@ -145,7 +146,7 @@ fn options_of(call: &Call) -> Result<PublishOptions, ApiError> {
     Ok(options)
 }
 
-/// Many events, one a line. All other types are one: `curl -d` says that a body is a form whatever it is.
+/// Whether the body has one event per line. A body of any other type is one event: `curl -d` declares every body as a form.
 fn is_ndjson(headers: &HeaderMap) -> bool {
     let text = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let media_type = text.split(';').next().unwrap_or_default().trim();

@@ -1,7 +1,7 @@
-//! The query string, read by hand so that each error names its value.
+//! Parses the query string. It is parsed by hand so that each error names the parameter and its value.
 //!
-//! A name that may stand once must not stand twice, because proxies and servers differ in which of two they take. `fields.rs`
-//! says which names are the same.
+//! A parameter with a single value must not be repeated, because proxies and servers differ in which value they use. `fields.rs`
+//! decides which spellings are the same name.
 
 use super::ApiError;
 use super::fields::{self, IgnoredNames, shown};
@@ -16,14 +16,14 @@ pub(super) struct Query {
     pairs: Vec<(String, String)>,
 }
 
-/// Where to begin.
+/// Where to start reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Begin {
     At(Start),
     After(ResumePoint),
 }
 
-/// A place behind something: an event, or what a reader has come to.
+/// Where a client resumes: after an event, or at a position that it got from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResumePoint {
     Id(Uuid),
@@ -31,7 +31,7 @@ pub(super) enum ResumePoint {
 }
 
 impl ResumePoint {
-    /// What a client kept; `None` if it is neither.
+    /// Parses an event id or a position; `None` if the text is neither.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let position = || text.parse().ok().map(Self::Position);
         Uuid::try_parse(text).ok().map(Self::Id).or_else(position)
@@ -40,7 +40,7 @@ impl ResumePoint {
 
 const A_TIME: &str =
     "a time: milliseconds since 1970, ISO 8601 like 2026-05-01T12:00:00Z, or how long ago, like -90m or -1d";
-const A_PLACE: &str = "the id of an event or a position that an answer gave";
+const A_PLACE: &str = "an event id or a position from an earlier response";
 
 impl Query {
     pub(super) fn parse(text: &str) -> Result<Self, ApiError> {
@@ -58,10 +58,10 @@ impl Query {
         Ok(Self { pairs })
     }
 
-    /// Puts names in the spelling that the route has, and takes out those that it does not know.
+    /// The query with known names in the spelling of the route and without the unknown names, and the unknown names.
     pub(super) fn with_names(&self, known: &[&'static str]) -> Result<(Self, IgnoredNames), ApiError> {
         let (mut kept, mut ignored) = (Vec::new(), IgnoredNames::default());
-        // The spellings of each name that came.
+        // The spellings of each known name in the query.
         let mut spellings: Vec<(&'static str, String)> = Vec::new();
         for (name, value) in &self.pairs {
             let Some(meant) = fields::known("parameter", name, known)? else {
@@ -87,7 +87,7 @@ impl Query {
         Ok((Self { pairs: kept }, ignored))
     }
 
-    /// From names and values that need no decoding.
+    /// A query of decoded names and values.
     pub(super) fn of(pairs: Vec<(String, String)>) -> Self {
         Self { pairs }
     }
@@ -102,7 +102,7 @@ impl Query {
         self.pairs.iter().filter(move |(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
-    /// The value of a name that may stand once.
+    /// The value of a parameter that must not be repeated.
     pub(super) fn one<'a>(&'a self, name: &'a str) -> Result<Option<&'a str>, ApiError> {
         let mut values = self.all(name);
         let value = values.next();
@@ -118,14 +118,14 @@ impl Query {
         number.map(Some).ok_or_else(|| refused(name, text, &format!("a whole number from {least} to {most}")))
     }
 
-    /// A time; one after the last that an event can have is that one.
+    /// A time; a later time than an event can have becomes the latest possible time.
     pub(super) fn bound_ts(&self, name: &str) -> Result<Option<i64>, ApiError> {
         let Some(text) = self.one(name)? else { return Ok(None) };
         let ts = parse_instant(text, now_ms()).map_err(|_| refused(name, text, A_TIME))?;
         Ok(Some(ts.min(MAX_TS_MS)))
     }
 
-    /// A time that an event can have.
+    /// A time that an event can have; later times are an error.
     pub(super) fn ts(&self, name: &str) -> Result<Option<i64>, ApiError> {
         let Some(text) = self.one(name)? else { return Ok(None) };
         let ts = parse_instant(text, now_ms()).ok().filter(|ts| *ts <= MAX_TS_MS);
@@ -137,13 +137,13 @@ impl Query {
         text.map(|text| ResumePoint::parse(text).ok_or_else(|| refused(name, text, A_PLACE))).transpose()
     }
 
-    /// The filter that `key`, `tag` and `header` make; `None` when there is none of them.
+    /// The filter of `key`, `tag` and `header`; `None` without any of them.
     pub(super) fn filter(&self) -> Result<Option<Filter>, ApiError> {
         let mut header = BTreeMap::new();
         for text in self.all("header") {
             let named = text.split_once(':').filter(|(name, _)| !name.is_empty());
-            let (name, value) = named
-                .ok_or_else(|| refused("header", text, "a name and a value with a colon between them"))?;
+            let (name, value) =
+                named.ok_or_else(|| refused("header", text, "a header in the form name:value"))?;
             if header.insert(name.to_owned(), value.to_owned()).is_some() {
                 let name = shown(name);
                 return Err(ApiError::bad_request(format!("\"header\": {name:?} is given more than once")));
@@ -173,10 +173,10 @@ impl Query {
         }
     }
 
-    /// `from`, with the value that it needs.
+    /// `from`, with the `ts` or `afterId` that it requires.
     pub(super) fn begin(&self) -> Result<Option<Begin>, ApiError> {
         let missing = |name: &str, from: &str| {
-            ApiError::bad_request(format!("\"{name}\" is missing: \"from\": \"{from}\" needs it"))
+            ApiError::bad_request(format!("\"{name}\" is missing: from={from} requires it"))
         };
         // Checked even if `from` does not need them: a bad value is a mistake either way.
         let (ts, after) = (self.ts("ts")?, self.place("afterId")?);
@@ -191,7 +191,7 @@ impl Query {
         Ok(Some(begin))
     }
 
-    /// `order`: whether the newest come first.
+    /// `order`: whether the newest events come first.
     pub(super) fn is_descending(&self) -> Result<bool, ApiError> {
         match self.one("order")? {
             None | Some("asc") => Ok(false),
@@ -205,7 +205,7 @@ fn refused(name: &str, text: &str, allowed: &str) -> ApiError {
     ApiError::bad_request(format!("\"{name}\": {:?} is not {allowed}", shown(text)))
 }
 
-/// Percent-decoding; `+` is a space. `None`: it is broken, or not UTF-8.
+/// Percent-decodes; `+` is a space. `None`: invalid encoding or not UTF-8.
 fn decode(text: &str) -> Option<String> {
     if !text.contains(['%', '+']) {
         return Some(text.to_owned());
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn both_spellings_of_a_parameter_are_taken_and_near_misses_are_not() {
+    fn both_spellings_of_a_parameter_are_accepted_and_near_misses_are_not() {
         let known = ["fromTs", "caused_by", "limit"];
         let named = |text: &str| Query::parse(text).expect("a query").with_names(&known);
         for text in ["fromTs=1&limit=2", "from_ts=1&limit=2", "from%5Fts=1&fromTs=1&limit=2"] {

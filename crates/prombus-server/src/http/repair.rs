@@ -50,7 +50,7 @@ pub(super) async fn repair(mut call: Call) -> Answered {
     let ranges = if accept_loss { backend.accept_losses().await? } else { backend.unreadable().await? };
     if accept_loss && !ranges.is_empty() {
         let events: u64 = ranges.iter().map(|range| range.last_seq - range.first_seq + 1).sum();
-        tracing::warn!("{} gave up {events} events that cannot be read", call.principal.name());
+        tracing::warn!("{} gave up {events} unreadable events", call.principal.name());
     }
     let accepted = accept_loss && !ranges.is_empty();
     let unreadable = ranges.into_iter().map(Range::from).collect();

@@ -1,4 +1,4 @@
-//! `GET /replay`: a page of a topic or of a pattern as one JSON object, written while it is read.
+//! `GET /replay`: a page of events of a topic or a pattern, as one JSON object that is streamed while the events are read.
 
 use super::ApiError;
 use super::answer::{self, Answered};
@@ -18,18 +18,18 @@ const LIMIT_MAX: i64 = 1_000_000;
 
 struct Replay {
     reader: EventReader,
-    /// As the request wrote it.
+    /// The topic or pattern as the request spelled it.
     topic: String,
-    /// Where the newest come first.
+    /// Set if the newest events come first.
     reverse: Option<ReverseReader>,
-    /// Events of other times are left out.
+    /// Events outside this time range are skipped.
     times: RangeInclusive<i64>,
     left: u64,
     count: u64,
-    /// The place after the last event of the page so far.
+    /// The position after the last event of the page so far.
     last: Option<String>,
     phase: ReplayPhase,
-    /// It ends before events that cannot be read now.
+    /// The page ends early, before an event that is unreadable at the moment.
     is_cut_short: bool,
 }
 
@@ -46,7 +46,7 @@ pub(super) async fn replay(call: Call) -> Answered {
     let to_ts = call.query.bound_ts("toTs")?;
     let is_descending = call.query.is_descending()?;
     let limit = call.query.whole("limit", 1, LIMIT_MAX)?.unwrap_or(LIMIT_DEFAULT).unsigned_abs();
-    // The next pages of a replay by time say `afterId`, and `ts` again.
+    // A request for a later page of a replay by time has `afterId` and repeats `ts`.
     let since_ts = match begin {
         Some(Begin::At(Start::Ts(ts))) => Some(ts),
         Some(Begin::After(_)) => call.query.ts("ts")?,
@@ -90,7 +90,7 @@ pub(super) async fn replay(call: Call) -> Answered {
     Ok(answer::typed("application/json", checked_body_of(replay).await?))
 }
 
-/// Where a page begins whose newest events come first, and where it ends at the latest.
+/// The range of seqs of a page whose newest events come first.
 async fn reverse(
     topic_reader: &TopicReader,
     begin: Option<Begin>,
@@ -103,7 +103,7 @@ async fn reverse(
             .map(|topic_reader| topic_reader.next_seq)
     };
     let before_seq = match begin {
-        // In this order the events before it follow.
+        // In descending order, the page continues with the event before `afterId`.
         Some(Begin::After(ResumePoint::Id(_) | ResumePoint::Position(_))) => {
             topic_reader.next_seq.saturating_sub(1)
         }
@@ -147,13 +147,13 @@ impl ResponsePieces for Replay {
 }
 
 impl Replay {
-    /// Goes to where the last events begin that make a page.
+    /// Moves to the start of the last page: the newest events, up to the limit.
     async fn go_to_last(&mut self, mut reverse: ReverseReader) -> Result<(), StreamError> {
         let mut left = self.left;
         loop {
             let ReaderKind::Topic(topic_reader) = &mut self.reader.kind else { return Ok(()) };
             let window = reverse.read(topic_reader).await?;
-            // Where there are fewer, it begins with the first of all.
+            // If there are fewer events than the limit, the page starts with the first one.
             topic_reader.next_seq = reverse.before_seq();
             let Some(window) = window else { return Ok(()) };
             let taken = self.reader.taken(window.chunk.events, Vec::new(), true);
@@ -172,14 +172,14 @@ impl Replay {
         }
     }
 
-    /// False when there are no more.
+    /// Appends the next events. Returns false at the end.
     async fn put_some(&mut self, out: &mut Vec<u8>) -> Result<bool, StreamError> {
         if self.reverse.is_some() {
             return self.put_window(out).await;
         }
         let events = u32::try_from(self.left).unwrap_or(u32::MAX);
         let taken = match self.reader.read(PullLimit { events, ..CHUNK }, Until::Now).await {
-            // Events before the unreadable one make a page; the next page is an error.
+            // The page ends before the unreadable event; the request for the next page gets an error.
             Err(StreamError::Read(error)) if error.is_unreadable() && self.count > 0 => {
                 self.is_cut_short = true;
                 return Ok(false);
@@ -198,7 +198,7 @@ impl Replay {
         Ok(taken.has_more)
     }
 
-    /// The same, the newest first.
+    /// Like [`put_some`](Self::put_some), newest events first.
     async fn put_window(&mut self, out: &mut Vec<u8>) -> Result<bool, StreamError> {
         let (Some(reverse), ReaderKind::Topic(topic_reader)) = (&mut self.reverse, &mut self.reader.kind)
         else {
@@ -268,7 +268,7 @@ impl Replay {
         let position = self.reader.is_pattern().then(|| self.reader.position());
         let has_more = self.is_cut_short || self.left == 0 && self.has_more().await?;
         out.extend_from_slice(format!("],\"count\":{},\"next\":", self.count).as_bytes());
-        // Of a pattern, a place also covers what the filter left out.
+        // For a pattern, the position also covers the events that the filter skipped.
         let last = position.clone().or_else(|| self.last.take());
         match last.filter(|_| has_more) {
             Some(last) => out.extend_from_slice(format!("\"{last}\"").as_bytes()),

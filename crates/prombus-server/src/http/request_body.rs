@@ -1,4 +1,4 @@
-//! Bodies of requests: bounded, timed, and counted against what all connections may have in memory.
+//! Reads request bodies, with limits on size and time. Their memory counts against the buffer budget of all connections.
 
 use super::ApiError;
 use super::body_rate::BodyRate;
@@ -14,16 +14,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long a request waits for memory.
+/// How long a request waits for room in the buffer budget.
 const ROOM_PATIENCE: Duration = Duration::from_secs(2);
-/// So much a request may always have.
+/// Bytes that every request may buffer without counting against the budget.
 const FREE_BYTES: usize = 64 * 1024;
 
-/// A body as it comes, decompressed.
+/// Reads a body piece by piece, decompressed.
 pub(super) struct BodyReader {
     body: Body,
     decoder: Option<BodyDecoder>,
-    /// What came and was not decompressed yet.
+    /// Received bytes that are not decompressed yet.
     compressed: Bytes,
     limit_bytes: usize,
     received_bytes: usize,
@@ -33,7 +33,7 @@ pub(super) struct BodyReader {
 }
 
 impl BodyReader {
-    /// A body that says beforehand that it is too large is not read at all.
+    /// Refuses a body whose `Content-Length` is over the limit without reading it.
     pub(super) fn new(
         gateway: &Gateway,
         headers: &HeaderMap,
@@ -58,7 +58,7 @@ impl BodyReader {
         })
     }
 
-    /// Memory that decompression takes.
+    /// Memory that the decompression uses.
     pub(super) fn decoder_bytes(&self) -> usize {
         self.decoder.as_ref().map_or(0, BodyDecoder::memory_bytes)
     }
@@ -96,17 +96,16 @@ impl BodyReader {
         loop {
             let asked_at = Instant::now();
             let frame = timeout(self.pause_max, self.body.frame()).await.map_err(|_| {
-                let message = format!("the body stopped coming for {} s", self.pause_max.as_secs_f32());
+                let message = format!("no body data arrived for {} s", self.pause_max.as_secs_f32());
                 ApiError::bad_request(message).with_status(StatusCode::REQUEST_TIMEOUT)
             })?;
             let Some(frame) = frame else { return Ok(None) };
             let frame =
-                frame.map_err(|error| ApiError::bad_request(format!("the body broke off: {error}")))?;
+                frame.map_err(|error| ApiError::bad_request(format!("the body is incomplete: {error}")))?;
             let Ok(data) = frame.into_data() else { continue };
             if !self.rate.is_enough(asked_at.elapsed(), data.len()) {
                 let least = self.rate.min_bytes_per_second();
-                let message =
-                    format!("the body arrives too slowly: at least {least} bytes per second are expected");
+                let message = format!("the body arrives too slowly: the minimum is {least} bytes per second");
                 return Err(ApiError::bad_request(message).with_status(StatusCode::REQUEST_TIMEOUT));
             }
             if data.is_empty() {
@@ -120,7 +119,7 @@ impl BodyReader {
         }
     }
 
-    /// All of it.
+    /// The whole body.
     pub(super) async fn whole(mut self, held: &mut HeldBytes) -> Result<Bytes, ApiError> {
         let Some(first) = self.next().await? else { return Ok(Bytes::new()) };
         let Some(second) = self.next().await? else { return Ok(first) };
@@ -136,13 +135,10 @@ impl BodyReader {
 }
 
 fn too_large(limit_bytes: usize) -> ApiError {
-    ApiError::new(
-        ErrorCode::TooLarge,
-        format!("the body is too large: at most {limit_bytes} bytes are allowed"),
-    )
+    ApiError::new(ErrorCode::TooLarge, format!("the body is too large: the maximum is {limit_bytes} bytes"))
 }
 
-/// What a request has of the memory of all connections; given back when it goes.
+/// A request's share of the buffer budget; released on drop.
 pub(super) struct HeldBytes {
     gateway: Arc<Gateway>,
     share: Share,
@@ -154,17 +150,17 @@ impl HeldBytes {
         Self { gateway: Arc::clone(gateway), share: Share::default(), bytes: 0 }
     }
 
-    /// Waits for room; the client is not read meanwhile.
+    /// Waits for room in the budget. Nothing is read from the client meanwhile.
     pub(super) async fn grow_to(&mut self, bytes: usize) -> Result<(), ApiError> {
         let wanted = bytes.saturating_sub(FREE_BYTES);
         if wanted <= self.bytes {
             return Ok(());
         }
-        // Not long: a request that waits here holds memory that others may be waiting for.
+        // The wait is short, because a waiting request holds memory that others may be waiting for.
         let until = Instant::now() + ROOM_PATIENCE;
         while !self.gateway.budget.has_room() {
             if Instant::now() >= until {
-                let message = "too many large requests are under way: try again later";
+                let message = "too many large requests at the same time: try again later";
                 return Err(ApiError::new(ErrorCode::Unavailable, message));
             }
             sleep(Duration::from_millis(10)).await;

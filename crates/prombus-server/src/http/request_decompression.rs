@@ -1,7 +1,7 @@
 //! Decompression of request bodies, a piece at a time: gzip and zstd.
 //!
-//! Memory is bounded whatever the input says: a piece of output is small, and a zstd window may have at most the 8 MiB that
-//! RFC 9659 allows for HTTP.
+//! Memory is bounded for any input: a piece of output is small, and a zstd window is at most 8 MiB, which is the limit of
+//! RFC 9659 for HTTP.
 
 use super::ApiError;
 use super::error::SUPPORTED_ENCODINGS;
@@ -12,9 +12,9 @@ use flate2::write::MultiGzDecoder;
 use std::io::Write as _;
 use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer};
 
-/// Input that gzip is given at once. It becomes at most about a thousand times as much.
+/// Input of one gzip step. The output is at most about a thousand times as large.
 const GZIP_INPUT_BYTES: usize = 1024;
-/// Output that zstd is asked for at once.
+/// Maximum output of one zstd step.
 const ZSTD_OUTPUT_BYTES: usize = 64 * 1024;
 const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 
@@ -26,13 +26,13 @@ pub(super) enum BodyDecoder {
 
 pub(super) struct ZstdDecoder {
     context: DCtx<'static>,
-    /// The last output filled its buffer, so there may be more without further input.
+    /// The last output filled its buffer, so there may be more output without further input.
     may_have_more: bool,
     is_in_frame: bool,
 }
 
 impl BodyDecoder {
-    /// For the body's `Content-Encoding`; `None` if it is not compressed.
+    /// The decoder for the body's `Content-Encoding`; `None` if the body is not compressed.
     pub(super) fn of(headers: &HeaderMap) -> Result<Option<Self>, ApiError> {
         let mut values = headers.get_all(header::CONTENT_ENCODING).iter();
         let Some(value) = values.next() else { return Ok(None) };
@@ -52,7 +52,7 @@ impl BodyDecoder {
         }
     }
 
-    /// Memory that it has, besides buffers of a few kilobytes.
+    /// Memory that the decoder uses, without buffers of a few kilobytes.
     pub(super) fn memory_bytes(&self) -> usize {
         match self {
             Self::Gzip(_) => 0,
@@ -60,12 +60,12 @@ impl BodyDecoder {
         }
     }
 
-    /// Whether [`decode`](Self::decode) may give something without further input.
+    /// Whether [`decode`](Self::decode) may return output without further input.
     pub(super) fn may_have_more(&self) -> bool {
         matches!(self, Self::Zstd(ZstdDecoder { may_have_more: true, .. }))
     }
 
-    /// Takes some of the input; what comes out may be empty.
+    /// Consumes some of the input. The output may be empty.
     pub(super) fn decode(&mut self, input: &mut Bytes) -> Result<Bytes, ApiError> {
         match self {
             Self::Gzip(gzip) => {
@@ -78,11 +78,11 @@ impl BodyDecoder {
         }
     }
 
-    /// The rest of the output, when there is no more input.
+    /// Ends the input and returns the rest of the output.
     pub(super) fn finish(self) -> Result<Bytes, ApiError> {
         match self {
             Self::Gzip(gzip) => Ok(gzip.finish().map_err(|error| invalid("gzip", error))?.into()),
-            Self::Zstd(zstd) if zstd.is_in_frame => Err(invalid("zstd", "it is cut short")),
+            Self::Zstd(zstd) if zstd.is_in_frame => Err(invalid("zstd", "the data is truncated")),
             Self::Zstd(_) => Ok(Bytes::new()),
         }
     }
@@ -100,7 +100,7 @@ impl ZstdDecoder {
         let taken = source.pos();
         input.advance(taken);
         self.is_in_frame = wanted != 0;
-        // A frame that is done has given everything; without input the decoder would ask for the next one.
+        // A completed frame has no more output; called without input, the decoder would expect the next frame.
         self.may_have_more = wanted != 0 && decoded.len() == decoded.capacity();
         Ok(decoded.into())
     }

@@ -1,4 +1,4 @@
-//! Compression of answers, for those who ask for it.
+//! Compresses responses for clients that accept it.
 
 use super::entity_tag;
 use axum::http::{Extensions, HeaderMap, StatusCode, Version, header};
@@ -9,23 +9,23 @@ use tower_http::CompressionLevel;
 use tower_http::compression::predicate::Predicate as _;
 use tower_http::compression::{CompressionLayer, DefaultPredicate};
 
-/// Marks an answer that is never compressed, whatever its route does with others; with its status.
+/// Marks a response that is not compressed although its route compresses others. Contains the original status.
 #[derive(Clone, Copy)]
 struct Plain(StatusCode);
 
-/// An answer that is never compressed.
+/// Exempts a response from compression.
 pub(super) fn plain(mut response: Response) -> Response {
     let status = response.status();
     response.extensions_mut().insert(Plain(status));
     response
 }
 
-/// Compresses what these methods answer.
+/// Compresses the responses of these methods.
 pub(super) fn compressed<S: Clone + Send + Sync + 'static>(methods: MethodRouter<S>) -> MethodRouter<S> {
     let is_not_plain = |_: StatusCode, _: Version, _: &HeaderMap, extensions: &Extensions| {
         extensions.get::<Plain>().is_none()
     };
-    // Fast: large exports must not take the cores from publishers.
+    // The fastest level: large exports must not take CPU time from publishers.
     let layer = CompressionLayer::new().quality(CompressionLevel::Fastest);
     let layer = layer.compress_when(DefaultPredicate::new().and(is_not_plain));
     methods.layer(layer).layer(map_response(after))
@@ -33,7 +33,7 @@ pub(super) fn compressed<S: Clone + Send + Sync + 'static>(methods: MethodRouter
 
 async fn after(mut response: Response) -> Response {
     match response.extensions().get::<Plain>().copied() {
-        // Where Accept-Encoding allows nothing, the layer has put 406 and a Vary also here.
+        // If Accept-Encoding excludes every encoding, the layer sets 406 and Vary on this response too: undo that.
         Some(Plain(status)) => {
             if response.status() != status {
                 *response.status_mut() = status;

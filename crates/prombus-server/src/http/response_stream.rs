@@ -1,4 +1,4 @@
-//! Answers that are streams: never more than one piece in memory, and the next one is read when the client has taken the last.
+//! Streamed responses. Only one piece is in memory at a time; the next one is read when the client has taken the previous one.
 
 use super::ApiError;
 use crate::auth::Principal;
@@ -14,12 +14,12 @@ use prombus_protocol::ErrorCode;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// A piece while memory is scarce.
+/// Size of a piece while the buffer budget is used up.
 const SMALL_BYTES: usize = 16 * 1024;
-/// A piece.
+/// Size of a piece.
 pub(super) const CHUNK: PullLimit = PullLimit { events: u32::MAX, bytes: 256 * 1024 };
 
-/// Why an answer that had begun was broken off.
+/// Why a streamed response failed.
 #[derive(Debug, Error)]
 pub(super) enum StreamError {
     #[error("the token has expired")]
@@ -29,7 +29,7 @@ pub(super) enum StreamError {
 }
 
 impl StreamError {
-    /// The error response, where the answer has not begun.
+    /// The error response, for a response that has not begun.
     pub(super) fn into_answer(self) -> ApiError {
         match self {
             Self::Read(error) => error.into(),
@@ -38,11 +38,11 @@ impl StreamError {
     }
 }
 
-/// The client that a streamed answer goes to, and what of the answer waits for it.
+/// The client of a streamed response, and the bytes that wait for it.
 pub(super) struct StreamClient {
     pub(super) gateway: Arc<Gateway>,
     principal: Arc<Principal>,
-    /// What the client has not taken yet, counted with the buffers of all connections.
+    /// Bytes that the client has not taken yet, as part of the buffer budget of all connections.
     share: Share,
 }
 
@@ -57,17 +57,17 @@ impl StreamClient {
         Self { gateway: Arc::clone(gateway), principal: Arc::clone(principal), share: Share::default() }
     }
 
-    /// One for the same caller.
+    /// Another instance for the same caller.
     pub(super) fn another(&self) -> Self {
         Self::new(&self.gateway, &self.principal)
     }
 
-    /// Says how many bytes wait for the client.
+    /// Records how many bytes wait for the client.
     fn hold(&mut self, bytes: usize) {
         self.gateway.budget.set(&mut self.share, bytes);
     }
 
-    /// While the shared buffer budget is used up, every response continues in small pieces.
+    /// Reduces the limit while the buffer budget is used up, so that every response continues in small pieces.
     pub(super) fn within_budget(&self, limit: PullLimit) -> PullLimit {
         let has_room = self.gateway.budget.has_room();
         PullLimit { bytes: if has_room { limit.bytes } else { limit.bytes.min(SMALL_BYTES) }, ..limit }
@@ -78,19 +78,19 @@ impl StreamClient {
     }
 }
 
-/// An answer made of pieces.
+/// A response that is produced in pieces.
 pub(super) trait ResponsePieces: Send + 'static {
     /// The route, for the log.
     const ROUTE: &'static str;
 
-    /// Who it goes to.
+    /// The client that gets the response.
     fn client(&mut self) -> &mut StreamClient;
 
     /// The next piece; `None` at the end.
     fn next(&mut self) -> impl Future<Output = Result<Option<Bytes>, StreamError>> + Send;
 }
 
-/// The body that has these pieces. An error breaks it off, so that the client does not take it for whole.
+/// A body of these pieces. An error aborts it, so that the client does not mistake it for complete.
 pub(super) fn body_of<P: ResponsePieces>(pieces: P) -> Body {
     Body::from_stream(stream_of(pieces))
 }
@@ -107,15 +107,15 @@ pub(super) async fn checked_body_of<P: ResponsePieces>(mut pieces: P) -> Result<
 fn stream_of<P: ResponsePieces>(pieces: P) -> impl TryStream<Ok = Bytes, Error = StreamError> + Send {
     try_unfold(pieces, async |mut pieces| match pieces.next().await {
         Ok(Some(bytes)) => {
-            // It is held until the next one is asked for.
+            // The piece counts against the budget until the next one is requested.
             pieces.client().hold(bytes.len());
-            // A client that takes everything at once must not keep the thread to itself.
+            // A fast client must not monopolize the thread.
             tokio::task::consume_budget().await;
             Ok(Some((bytes, pieces)))
         }
         Ok(None) => Ok(None),
         Err(error) => {
-            tracing::warn!(path = P::ROUTE, "the answer was broken off: {error}");
+            tracing::warn!(path = P::ROUTE, "the response was aborted: {error}");
             Err(error)
         }
     })

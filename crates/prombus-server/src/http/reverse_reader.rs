@@ -1,28 +1,28 @@
-//! Reads a topic from its end, in windows of seqs that fit into memory.
+//! Reads a topic backward, in windows of seqs that fit into memory.
 
 use super::response_stream::{CHUNK, StreamError};
 use super::topic_reader::TopicReader;
 use prombus::{EventChunk, PullLimit};
 
-/// The first window.
+/// Number of seqs in the first window.
 const FIRST_SEQS: u64 = 256;
-/// A window that holds less makes the next one larger.
+/// After a window with fewer bytes, the next one is larger.
 const SPARSE_BYTES: usize = CHUNK.bytes / 4;
 
-/// A position in a topic, which moves back.
+/// A position in a topic that moves backward.
 #[derive(Debug)]
 pub(super) struct ReverseReader {
     /// The next window ends before this seq.
     before_seq: u64,
-    /// Nothing below it is of interest.
+    /// Reading ends at this seq.
     first_seq: u64,
     window_seqs: u64,
 }
 
-/// The events of a window, in the order of their seqs.
+/// The events of a window, in seq order.
 pub(super) struct Window {
     pub(super) chunk: EventChunk,
-    /// Events at or past it do not belong to the window.
+    /// Events with this seq or a higher one do not belong to the window.
     pub(super) end_seq: u64,
 }
 
@@ -31,17 +31,17 @@ impl ReverseReader {
         Self { before_seq, first_seq, window_seqs: FIRST_SEQS }
     }
 
-    /// Goes below a seq that was looked at.
+    /// Continues before this seq.
     pub(super) fn go_below(&mut self, seq: u64) {
         self.before_seq = seq;
     }
 
-    /// Every seq from this one on was read.
+    /// Every seq from this one up was read.
     pub(super) fn before_seq(&self) -> u64 {
         self.before_seq
     }
 
-    /// The window before the last; `None` when there is none.
+    /// The window before the previous one; `None` at the start of the range.
     pub(super) async fn read(
         &mut self,
         topic_reader: &mut TopicReader,
@@ -55,12 +55,12 @@ impl ReverseReader {
             topic_reader.next_seq = start_seq;
             let events = u32::try_from(end_seq - start_seq).unwrap_or(u32::MAX);
             let chunk = topic_reader.read(PullLimit { events, ..CHUNK }).await?;
-            // A topic that is not there has nothing to go through.
+            // The topic does not exist.
             if chunk.next_seq <= start_seq {
                 return Ok(None);
             }
             if chunk.next_seq < end_seq {
-                // Too much for one piece, or something in it cannot be read. A window of one event always fits.
+                // The window is too large for one piece, or an event in it is unreadable. A window of one event always fits.
                 self.window_seqs = ((end_seq - start_seq) / 2).max(1);
                 continue;
             }

@@ -1,4 +1,4 @@
-//! What a route is: how it is served, guarded and documented. The table is in `routes.rs`.
+//! The definition of a route: how it is served, guarded and documented. The table of routes is in `routes.rs`.
 
 use super::access::Access;
 use super::answer::Answered;
@@ -7,7 +7,7 @@ use super::parameters::Parameter;
 use axum::routing::MethodFilter;
 use prombus::BoxFuture;
 
-/// The methods that routes have.
+/// The methods of the routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Get,
@@ -22,19 +22,19 @@ pub(super) struct Route {
     pub(super) path: &'static str,
     pub(super) access: Access,
     pub(super) handler: fn(Call) -> BoxFuture<'static, Answered>,
-    /// Whether answers are compressed for those who ask for it.
+    /// Whether responses are compressed for clients that accept it.
     pub(super) is_compressed: bool,
     pub(super) about: &'static str,
     pub(super) parameters: &'static [Parameter],
-    /// Types of bodies that are taken, and their schemas.
+    /// Content types of accepted bodies, and their schemas.
     pub(super) bodies: &'static [Content],
     /// Whether the body may be left out.
     pub(super) is_body_optional: bool,
-    /// Good answers.
+    /// Successful responses.
     pub(super) answers: &'static [Content],
-    /// Whether it also answers 201, with the same content and a `Location`.
+    /// Whether the route also responds with 201, with the same content and a `Location`.
     pub(super) created: bool,
-    /// Statuses of errors, but for those that come with the access.
+    /// Error statuses, without those that follow from the access, the bodies and the compression.
     pub(super) errors: &'static [u16],
 }
 
@@ -55,7 +55,7 @@ impl Verb {
         }
     }
 
-    /// As it stands in an OpenAPI document.
+    /// The method's name in an OpenAPI document.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Get => "get",

@@ -1,4 +1,4 @@
-//! The table of routes. What is here is served, guarded and documented; what is not here does not exist.
+//! The table of routes. Serving, access checks and `/openapi.json` all use this table.
 
 use super::access::Access;
 use super::answer::{self, Answered};
@@ -13,7 +13,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use std::sync::LazyLock;
 
-/// `GET /openapi.json`, written once.
+/// `GET /openapi.json`, generated once.
 async fn openapi(call: Call) -> Answered {
     static DOCUMENTS: LazyLock<[Bytes; 2]> =
         LazyLock::new(|| [false, true].map(|has_auth| openapi::document(ROUTES, has_auth)));
@@ -29,7 +29,7 @@ const TEXT: &str = r#"{"type":"string"}"#;
 const ANY: &str = "{}";
 const LINES: Content = Content { content_type: "application/x-ndjson", schema: TEXT };
 
-/// What most routes have; the rest of an entry is written over it.
+/// The defaults of a route.
 const ROUTE: Route = Route {
     verb: Verb::Get,
     path: "",
@@ -49,14 +49,14 @@ const ROUTE: Route = Route {
 pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/",
-        about: "Says what this is and where to go on.",
+        about: "Says what this server is, and where to start.",
         answers: &[Content { content_type: "text/plain; charset=utf-8", schema: TEXT }],
         ..ROUTE
     },
     Route {
         path: "/healthz",
         handler: |call| Box::pin(ops::healthz(call)),
-        about: "Whether the bus can write. A follower of a shared store: whether the process works.",
+        about: "Whether the bus can write. On a follower of a shared store: whether the process is alive.",
         answers: &[json(r##"{"$ref":"#/components/schemas/Status"}"##)],
         errors: &[503],
         ..ROUTE
@@ -64,7 +64,7 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/readyz",
         handler: |call| Box::pin(ops::readyz(call)),
-        about: "Whether new work is welcome: not while the gateway shuts down. A follower of a shared store: whether it reaches the leader.",
+        about: "Whether the server accepts new work: not while it shuts down. On a follower of a shared store: whether it reaches the leader.",
         answers: &[json(r##"{"$ref":"#/components/schemas/Status"}"##)],
         errors: &[503],
         ..ROUTE
@@ -80,7 +80,7 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/metrics",
         access: Access::Admin,
         handler: |call| Box::pin(ops::metrics(call)),
-        about: "Metrics in the text format of Prometheus.",
+        about: "Metrics in the Prometheus text format.",
         answers: &[Content { content_type: "text/plain; version=0.0.4; charset=utf-8", schema: TEXT }],
         ..ROUTE
     },
@@ -89,9 +89,9 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/tickets",
         access: Access::Token,
         handler: |call| Box::pin(tickets::ticket(call)),
-        about: "Makes a ticket to use in place of the token where headers cannot be sent. Without a body it works once, within \
-                30 s. With a topic or pattern it is for that subscription only: its first use comes within 30 s, and later ones \
-                with Last-Event-ID, for up to 24 h.",
+        about: "Issues a ticket, for clients that cannot send the token in a header. Without a body, the ticket works once, within \
+                30 s. With a topic or pattern, it works only for that subscription: the first use must come within 30 s; \
+                reconnects with Last-Event-ID work for up to 24 h.",
         bodies: &[json(r##"{"$ref":"#/components/schemas/TicketOptions"}"##)],
         is_body_optional: true,
         answers: &[json(r##"{"$ref":"#/components/schemas/Ticket"}"##)],
@@ -103,8 +103,9 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/publish/{topic}",
         access: Access::Token,
         handler: |call| Box::pin(publish::publish(call)),
-        about: "Publishes one event, or many as lines: all or nothing, answered when they are durable. Headers that begin \
-                with x- become headers of the events, but for those of credentials and proxies.",
+        about: "Publishes one event, or several as lines. Either all are stored or none; the response is sent when they are \
+                durable. Headers that begin with x- become headers of the events, except those used for credentials and by \
+                proxies.",
         parameters: parameters::PUBLISH,
         bodies: &[json(ANY), LINES],
         answers: &[json(
@@ -118,7 +119,7 @@ pub(super) static ROUTES: &[Route] = &[
         access: Access::Token,
         handler: |call| Box::pin(replay::replay(call)),
         is_compressed: true,
-        about: "A page of a topic, or of a pattern in the order of commits. next is the place to go on behind, null at the end.",
+        about: "A page of events of a topic, or of a pattern in commit order. next is the afterId of the next page, null at the end.",
         parameters: parameters::REPLAY,
         answers: &[json(r##"{"$ref":"#/components/schemas/Replay"}"##)],
         errors: &[404, 500, 503],
@@ -129,7 +130,7 @@ pub(super) static ROUTES: &[Route] = &[
         access: Access::Token,
         handler: |call| Box::pin(export::export(call)),
         is_compressed: true,
-        about: "All events of a topic or a pattern in a range of time, in order. Ends at what is newest when it begins.",
+        about: "All events of a topic or a pattern in a time range, in order. Ends at the event that is the newest at the start.",
         parameters: parameters::EXPORT,
         answers: &[LINES, json(r##"{"type":"array","items":{"$ref":"#/components/schemas/EventRecord"}}"##)],
         errors: &[500, 503],
@@ -139,8 +140,8 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/subscribe/{topic}",
         access: Access::Ticket,
         handler: |call| Box::pin(subscribe::subscribe(call)),
-        about: "A topic or a pattern as Server-Sent Events. data is an event's record; id is the event's id, of a pattern an opaque \
-                position that covers all its topics. The first id comes before the first event.",
+        about: "A topic or a pattern as Server-Sent Events. data is an event's record. id is the event's id or, for a pattern, an \
+                opaque position that covers all its topics. The first id is sent before the first event.",
         parameters: parameters::SUBSCRIBE,
         answers: &[Content { content_type: "text/event-stream", schema: TEXT }],
         errors: &[404, 500, 503],
@@ -151,9 +152,9 @@ pub(super) static ROUTES: &[Route] = &[
         access: Access::Token,
         handler: |call| Box::pin(state::all(call)),
         is_compressed: true,
-        about: "The newest event of each key that is not deleted, in the order of seqs. Who subscribes afterId position.id \
-                misses nothing and gets nothing twice; the headers X-Position-Id and X-Position-Seq say the same. All pages \
-                of a list have the position of the first. As lines on request: all keys at once.",
+        about: "The newest event of each key that is not deleted, in seq order. A subscription that starts afterId position.id \
+                gets every later event exactly once; the headers X-Position-Id and X-Position-Seq contain the same position. \
+                All pages of a list have the position of the first page. With ndjson: one event per line, all keys at once.",
         parameters: parameters::STATE,
         answers: &[
             json(
@@ -168,8 +169,8 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/state/{topic}/{key}",
         access: Access::Token,
         handler: |call| Box::pin(state::one(call)),
-        about: "The newest event of a key, with its id as ETag; 404 when there is none, or it is deleted. X-Position-Id and \
-                X-Position-Seq say which position of the topic the answer is true for.",
+        about: "The newest event of a key, with its id as ETag; 404 if the key does not exist or is deleted. X-Position-Id and \
+                X-Position-Seq are the position of the topic that the response is valid for.",
         parameters: parameters::STATE_KEY,
         answers: &[json(r##"{"$ref":"#/components/schemas/EventRecord"}"##)],
         errors: &[304, 404, 500, 503],
@@ -179,7 +180,7 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/topics",
         access: Access::Token,
         handler: |call| Box::pin(topics::topics(call)),
-        about: "The topics that the token may read, by name, in pages.",
+        about: "The topics that the token may read, sorted by name, in pages.",
         parameters: parameters::TOPICS,
         answers: &[json(r##"{"$ref":"#/components/schemas/Topics"}"##)],
         errors: &[500, 503],
@@ -189,7 +190,7 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/topics/{topic}",
         access: Access::Token,
         handler: |call| Box::pin(topics::topic(call)),
-        about: "One topic.",
+        about: "One topic, with its settings.",
         answers: &[json(r##"{"$ref":"#/components/schemas/TopicInfo"}"##)],
         errors: &[404, 500, 503],
         ..ROUTE
@@ -199,8 +200,8 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/topics/{topic}",
         access: Access::Admin,
         handler: |call| Box::pin(topics::set(call)),
-        about: "Sets something about a topic, above what the configuration says, in place of what was set before; {} takes it \
-                back. A topic that does not exist is made: 201.",
+        about: "Replaces the settings of a topic, which take precedence over the configuration; {} removes them. A topic that does \
+                not exist is created (201).",
         bodies: &[json(r##"{"$ref":"#/components/schemas/TopicOptions"}"##)],
         answers: &[json(r##"{"$ref":"#/components/schemas/TopicInfo"}"##)],
         created: true,
@@ -212,7 +213,7 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/topics/{topic}",
         access: Access::Admin,
         handler: |call| Box::pin(topics::delete(call)),
-        about: "Deletes a topic with all its events, and the groups that read nothing else.",
+        about: "Deletes a topic with all its events, and the groups that read no other topic.",
         answers: &[json(r##"{"$ref":"#/components/schemas/Deleted"}"##)],
         errors: &[404, 500, 503, 507],
         ..ROUTE
@@ -222,8 +223,8 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/backup",
         access: Access::Admin,
         handler: |call| Box::pin(backup::backup(call)),
-        about: "Copies everything that is durable now to a new or empty folder on the server's machine. The answer is lines: how \
-                far it is, and at last done or an error.",
+        about: "Copies everything that is durable at the start to a new or empty folder on the server's machine. The response is \
+                lines: the progress, and at the end done or an error.",
         bodies: &[json(r##"{"$ref":"#/components/schemas/BackupOptions"}"##)],
         answers: &[LINES],
         errors: &[409, 500, 503, 507],
@@ -234,8 +235,8 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/repair",
         access: Access::Admin,
         handler: |call| Box::pin(repair::repair(call)),
-        about: "Lists events that cannot be read because the disk refuses. With accept_loss they are given up: they count as damaged \
-                from now on, and groups continue without them.",
+        about: "Lists events that cannot be read because of disk errors. With accept_loss they are given up: they are marked as \
+                damaged, and groups continue without them.",
         is_body_optional: true,
         bodies: &[json(r##"{"$ref":"#/components/schemas/RepairOptions"}"##)],
         answers: &[json(r##"{"$ref":"#/components/schemas/Repair"}"##)],
@@ -246,7 +247,7 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/groups",
         access: Access::Token,
         handler: |call| Box::pin(groups::groups(call)),
-        about: "The groups that the token could join, by subscription and name, in pages.",
+        about: "The groups that the token may join, sorted by subscription and name, in pages.",
         parameters: parameters::GROUPS,
         answers: &[json(r##"{"$ref":"#/components/schemas/Groups"}"##)],
         errors: &[500, 503],
@@ -256,7 +257,7 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/groups/{topic}/{group}",
         access: Access::Token,
         handler: |call| Box::pin(groups::group(call)),
-        about: "One group with its members and leases.",
+        about: "One group, with its members and leases.",
         answers: &[json(r##"{"$ref":"#/components/schemas/GroupDetail"}"##)],
         errors: &[404, 500, 503],
         ..ROUTE
@@ -266,7 +267,7 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/groups/{topic}/{group}",
         access: Access::Admin,
         handler: |call| Box::pin(group_admin::make(call)),
-        about: "Makes a group that nobody has joined yet, if it is not there.",
+        about: "Creates a group without members, if it does not exist.",
         is_body_optional: true,
         bodies: &[json(r##"{"$ref":"#/components/schemas/GroupOptions"}"##)],
         answers: &[json(r##"{"$ref":"#/components/schemas/Created"}"##)],
@@ -278,7 +279,7 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/groups/{topic}/{group}",
         access: Access::Token,
         handler: |call| Box::pin(group_admin::delete(call)),
-        about: "Deletes a group; its members get an error. Tokens that may join a group can delete it if it was made with expireMs; other groups are deleted by admins.",
+        about: "Deletes a group; its members get an error. Tokens that may join a group can delete it if it was created with expireMs; deleting other groups requires the scope admin.",
         answers: &[json(r##"{"$ref":"#/components/schemas/Deleted"}"##)],
         errors: &[404, 500, 503, 507],
         ..ROUTE
@@ -288,7 +289,7 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/groups/{topic}/{group}/seek",
         access: Access::Admin,
         handler: |call| Box::pin(group_admin::seek(call)),
-        about: "Moves a group; all its leases are void.",
+        about: "Moves a group to another position. All its leases become void.",
         bodies: &[json(r##"{"$ref":"#/components/schemas/Seek"}"##)],
         answers: &[json(r##"{"$ref":"#/components/schemas/Sought"}"##)],
         errors: &[404, 500, 503, 507],
@@ -299,7 +300,7 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/groups/{topic}/{group}/settle",
         access: Access::Admin,
         handler: |call| Box::pin(group_admin::settle(call)),
-        about: "Acks or nacks an event on behalf of whoever has it.",
+        about: "Acks or nacks an event on behalf of the member that holds it.",
         bodies: &[json(r##"{"$ref":"#/components/schemas/Settle"}"##)],
         answers: &[json(r##"{"$ref":"#/components/schemas/Settled"}"##)],
         errors: &[404, 500, 503, 507],

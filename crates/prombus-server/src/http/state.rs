@@ -1,8 +1,8 @@
 //! `GET /state/{topic}` and `GET /state/{topic}/{key}`: the newest event of each key.
 //!
-//! Every answer says which position it is true for: a consumer that starts after that position sees every later event exactly
-//! once. The pages of one list share the position of the first; keys that change meanwhile are left out of later pages, because
-//! their events come after the position.
+//! Every response contains the position that it is valid for: a consumer that starts after that position sees every later event
+//! exactly once. The pages of one list share the position of the first page. Keys that change meanwhile are omitted from later
+//! pages, because their newest events come after the position.
 
 use super::answer::{self, Answered};
 use super::call::Call;
@@ -19,9 +19,9 @@ use prombus_protocol::{Start, Topic, put_string};
 
 const LIMIT_DEFAULT: i64 = 1_000;
 const LIMIT_MAX: i64 = 1_000_000;
-/// So many keys are looked up at once: each page has all of them in memory.
+/// Maximum number of keys in one internal page: all of them are in memory at the same time.
 const PAGE_KEYS_MAX: u32 = 10_000;
-/// The state of another time is found out by reading the whole topic, for each page: they are larger.
+/// Bytes of an internal page with `at`. Each such page reads the whole topic, so the pages are larger.
 const PAGE_BYTES_AT: usize = 4 << 20;
 const POSITION_ID: HeaderName = HeaderName::from_static("x-position-id");
 const POSITION_SEQ: HeaderName = HeaderName::from_static("x-position-seq");
@@ -70,14 +70,14 @@ pub(super) async fn all(call: Call) -> Answered {
         None => call.query.one("after")?,
     };
     let cursor = next.map(Cursor::parse).transpose()?;
-    // The only form that has every key: clients resolve `.` and `..` in paths before they send them.
+    // Only this form works for every key: clients resolve `.` and `..` in paths before they send them.
     if let Some(key) = call.query.one("key")?.map(str::to_owned) {
-        // As the route of one key answers.
+        // Not compressed, like the route of a single key.
         return of_key(call, topic, &key).await.map(response_compression::plain);
     }
     call.check_may_read(topic.as_str())?;
 
-    // Lines are all keys unless the request says how many; a page is a page.
+    // Without a limit, lines contain all keys, and JSON contains one page.
     let left = limit.map_or(if is_lines { u64::MAX } else { LIMIT_DEFAULT as u64 }, i64::unsigned_abs);
     let client = StreamClient::new(&call.gateway, &call.principal);
     let list = List::open(client, topic, at_ts, cursor, is_lines, left).await?;
@@ -101,7 +101,7 @@ impl Cursor {
             (Some(after_seq), Some(seq), Some(id)) => {
                 Ok(Self { after_seq, position: EventPosition { id, seq } })
             }
-            _ => Err(ApiError::bad_request("\"next\": not what an answer gave as next")),
+            _ => Err(ApiError::bad_request("\"next\" is not a value from an earlier response")),
         }
     }
 }
@@ -119,7 +119,7 @@ struct List {
     is_lines: bool,
     left: u64,
     count: u64,
-    /// Read before the answer began.
+    /// The first page, which is read before the response begins.
     first: Option<LatestPage>,
     has_begun: bool,
     is_done: bool,
@@ -171,13 +171,13 @@ impl ResponsePieces for List {
                 None => out.extend_from_slice(b"null}"),
             }
         }
-        // Nothing to say at the end is the end.
+        // Empty output occurs only at the end, and `None` ends the response.
         Ok((!out.is_empty()).then(|| out.into()))
     }
 }
 
 impl List {
-    /// Reads the first page, whose position holds for all of them.
+    /// Reads the first page, whose position is used for all pages.
     async fn open(
         client: StreamClient,
         topic: Topic,
@@ -212,8 +212,8 @@ impl List {
         })
     }
 
-    /// The entity tag: by the id, because a topic that is deleted and made again has the same seqs; with the count, because
-    /// retention takes keys and leaves the position.
+    /// The entity tag. It contains the id of the position because a topic that is deleted and created again has the same seqs,
+    /// and the number of keys because retention removes keys without changing the position.
     fn tag(&self) -> Option<String> {
         let key_count = self.first.as_ref().map_or(0, |first| first.key_count);
         let form = if self.is_lines { "lines" } else { "page" };
@@ -225,7 +225,7 @@ impl List {
         let (tag, position) = (self.tag(), self.position);
         if let Some(known) = tag.as_deref().and_then(|tag| entity_tag::known_as(headers, tag)) {
             let mut response = not_modified(&known, position);
-            // As on the answer itself, to which compression adds the second.
+            // The same headers as on the full response, where the compression layer adds the second one.
             response.headers_mut().append(header::VARY, HeaderValue::from_static("accept"));
             response.headers_mut().append(header::VARY, HeaderValue::from_static("accept-encoding"));
             return Ok(response);
@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_reads_back_as_written_and_nothing_else_is_one() {
+    fn a_cursor_survives_a_round_trip_and_other_texts_are_refused() {
         let position = EventPosition { id: Uuid::from_u128(7), seq: 9 };
         let cursor = Cursor { after_seq: 3, position };
         assert_eq!(Cursor::parse(&cursor.to_string()).ok(), Some(cursor));

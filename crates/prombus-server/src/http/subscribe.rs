@@ -1,8 +1,9 @@
-//! `GET /subscribe/{topic}`: a topic or a pattern as Server-Sent Events, from a place on and then as events come.
+//! `GET /subscribe/{topic}`: streams a topic or a pattern as Server-Sent Events: stored events from the start position on, then
+//! new events as they are published.
 //!
-//! It has no group: nothing is acked, and a client that reconnects says where it was. The place is found before the answer
-//! begins, so that what is published after it is not missed; the answer begins with it, so that a client that loses the connection
-//! before the first event can say where it was, too.
+//! There is no group: nothing is acked, and a client that reconnects sends its position. The start position is located before the
+//! response begins, so that no later event is missed. The response begins with this position, so that a client that loses the
+//! connection before the first event can resume too.
 
 use super::ApiError;
 use super::answer::{self, Answered};
@@ -21,23 +22,23 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// So that proxies do not take the connection for dead.
+/// How often a comment is sent on an idle stream, so that proxies do not close the connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// How long to wait when the store says that there is more and has nothing to show.
+/// How long to wait when the store signals new events but returns none.
 const PAUSE: Duration = Duration::from_millis(100);
 
 struct Tail {
     reader: EventReader,
     has_begun: bool,
-    /// When the token ends.
+    /// When the token expires.
     until: Option<Instant>,
-    /// Events over the rate wait.
+    /// The delivery rate limit; events over the rate wait.
     rate: Option<TokenBucket>,
-    /// The error event was sent; the stream ends.
+    /// An error event was sent, so the stream ends.
     has_failed: bool,
 }
 
-/// What there is to do.
+/// What the stream does next.
 enum Turn {
     Read,
     KeepAlive,
@@ -60,7 +61,7 @@ pub(super) async fn subscribe(call: Call) -> Answered {
     let mut response = answer::typed("text/event-stream", body_of(tail));
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // Some proxies gather answers before they pass them on.
+    // Some proxies buffer responses before they pass them on.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(response)
 }
@@ -143,7 +144,7 @@ impl Tail {
         }
     }
 
-    /// With a filter it has the position, so that a client that reconnects does not read the filtered events again.
+    /// With a filter, a keep-alive contains the position, so that a client that reconnects skips the filtered events.
     fn keep_alive(&self) -> Bytes {
         if !self.reader.has_filter() {
             return Bytes::from_static(b": keep-alive\n\n");
@@ -158,14 +159,14 @@ fn error_event(error: &ReadError) -> Bytes {
     format!("event: error\ndata: {data}\n\n").into()
 }
 
-/// Events as they are sent, and how many.
+/// The events in SSE format, and their number.
 fn events_of(taken: &ReadEvents) -> (Bytes, u32) {
     let (mut out, mut count) = (Vec::new(), 0);
     for (at, item) in taken.wanted() {
         out.extend_from_slice(b"id: ");
         out.extend_from_slice(taken.place(at, item).as_bytes());
         out.extend_from_slice(b"\ndata: ");
-        // One line: records have no line breaks.
+        // One `data` line is enough: records contain no line breaks.
         taken.put(&mut out, item);
         out.extend_from_slice(b"\n\n");
         count += 1;

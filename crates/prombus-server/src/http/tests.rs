@@ -1,4 +1,4 @@
-//! The routes, called without a socket, in front of a bus in memory. Requests go the way that a connection sends them: first
+//! Tests of the routes without a socket, over a bus in memory. As on a connection, a request passes first
 //! [`admit`](super::admit), then the router.
 
 mod access;
@@ -33,7 +33,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use tower::ServiceExt as _;
 
-/// A gateway without sockets.
+/// A server without sockets.
 pub(super) struct Rig {
     pub(super) gateway: Arc<Gateway>,
     pub(super) bus: Bus,
@@ -42,7 +42,7 @@ pub(super) struct Rig {
     router: Router,
 }
 
-/// An answer that was read to its end.
+/// A complete response.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
@@ -56,7 +56,7 @@ impl Rig {
         Self::with(ServerOptions::default())
     }
 
-    /// With tokens: their names are the tokens too.
+    /// With tokens. The name of a token is also its secret.
     pub(super) fn with_tokens(tokens: &[(&str, &[&str])]) -> Self {
         Self::with(token_options(tokens))
     }
@@ -66,7 +66,7 @@ impl Rig {
         Self::over(bus, options)
     }
 
-    /// In front of a bus that is there.
+    /// Over an existing bus.
     pub(super) fn over(bus: Bus, options: ServerOptions) -> Self {
         let (stop, stopping) = Stopping::new();
         let auth = Authenticator::new(&options.auth).expect("auth");
@@ -76,7 +76,7 @@ impl Rig {
         Self { gateway, bus, stop, peer, router }
     }
 
-    /// Sends a request and hands out the answer while its body still comes.
+    /// Sends a request and returns the response before its body is complete.
     pub(super) async fn start(&self, request: Request) -> Response {
         let (mut parts, body) = request.into_parts();
         parts.extensions.insert(Arc::clone(&self.peer));
@@ -101,7 +101,7 @@ impl Rig {
         self.send(request("POST", path).body(body.into()).expect("a request")).await
     }
 
-    /// Publishes numbers, each with its own as ts.
+    /// Publishes numbers, each with itself as ts.
     pub(super) async fn fill(&self, topic: &str, numbers: std::ops::Range<i64>) {
         let mut batch = self.bus.batch();
         for number in numbers {
@@ -119,14 +119,14 @@ impl Answer {
         serde_json::from_slice(&self.body).expect("JSON")
     }
 
-    /// The JSON of a good answer.
+    /// The JSON of a successful response.
     #[track_caller]
     pub(super) fn ok(&self) -> Value {
         assert_eq!(self.status, 200, "{self:?}");
         self.json()
     }
 
-    /// Checks status and code, and gives the message.
+    /// Checks status and code, and returns the message.
     #[track_caller]
     pub(super) fn error(&self, status: u16, code: &str) -> String {
         let json = self.json();
@@ -141,7 +141,7 @@ impl Answer {
     }
 }
 
-/// Options with tokens: their names are the tokens too.
+/// Options with tokens. The name of a token is also its secret.
 pub(super) fn token_options(tokens: &[(&str, &[&str])]) -> ServerOptions {
     let mut options = ServerOptions::default();
     for (name, scopes) in tokens {

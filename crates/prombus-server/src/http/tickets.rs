@@ -1,7 +1,7 @@
-//! `POST /tickets`: tickets for places that cannot send a header.
+//! `POST /tickets`: issues tickets for clients that cannot send a header.
 //!
-//! Without a body a ticket works once, on any topic that its token may read. With `{"topic", "query"?}` it is for that one
-//! subscription and survives reconnects.
+//! Without a body, a ticket works once, on any topic that its token may read. With `{"topic", "query"?}`, it works for that one
+//! subscription, also for reconnects.
 
 use super::ApiError;
 use super::answer::{self, Answered};
@@ -18,10 +18,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
-/// How long a ticket waits for its first use.
+/// The first use of a ticket must come within this time.
 const TICKET_MS: u64 = 30_000;
 
-/// What the body has.
+/// The fields of the body.
 const WANTED: Shape = Shape::flat(&["topic", "query"]);
 
 #[derive(Deserialize)]
@@ -31,7 +31,7 @@ struct Wanted {
     query: Option<WantedQuery>,
 }
 
-/// A query as text, or its names and values.
+/// A query as text, or as an object of names and values.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum WantedQuery {
@@ -43,7 +43,7 @@ enum WantedQuery {
 struct TicketView {
     ticket: String,
     expires_in_ms: u64,
-    /// How long it may be used to reconnect.
+    /// How long it may be used for reconnects.
     #[serde(skip_serializing_if = "Option::is_none")]
     reconnect_ms: Option<i64>,
 }
@@ -81,7 +81,8 @@ pub(super) async fn ticket(mut call: Call) -> Answered {
     Ok(response)
 }
 
-/// Names as the route has them: a request's query is compared when its names are spelled like that, too.
+/// The query with its names in the spelling of the route. The query of a subscription is normalized in the same way before it is
+/// compared with the ticket's.
 fn named(query: Query, ignored: &mut IgnoredNames) -> Result<Query, ApiError> {
     let names = parameters::SUBSCRIBE.iter().filter(|it| it.place == ParameterIn::Query).map(|it| it.name);
     let (query, unknown) =
@@ -107,7 +108,7 @@ impl WantedQuery {
                     Value::String(text) => text,
                     Value::Number(number) => number.to_string(),
                     _ => {
-                        let message = "\"query\": a value is text, a number, or a list of them";
+                        let message = "\"query\": a value must be text, a number, or a list of them";
                         return Err(ApiError::bad_request(message));
                     }
                 };

@@ -6,7 +6,7 @@ use super::response_stream::{StreamClient, StreamError};
 use prombus::{EventBatch, EventChunk, EventItem, LatestPage, LatestQuery, PullLimit, ReadError, Uuid};
 use prombus_protocol::{Start, Topic, put_record};
 
-/// A position in a topic, which moves forward.
+/// A position in a topic that moves forward.
 pub(super) struct TopicReader {
     pub(super) client: StreamClient,
     pub(super) topic: Topic,
@@ -14,7 +14,7 @@ pub(super) struct TopicReader {
 }
 
 impl TopicReader {
-    /// Starts at a place. In a topic that does not exist yet, that is its first event; an event to start after must exist.
+    /// Locates the start. In a topic that does not exist yet, it is the first event; an `AfterId` event must exist.
     pub(super) async fn locate(client: StreamClient, topic: Topic, start: Start) -> Result<Self, ApiError> {
         let next_seq = match (client.gateway.backend.locate(&topic, start).await, start) {
             (Ok(seq), _) => seq,
@@ -27,7 +27,8 @@ impl TopicReader {
         Ok(Self { client, topic, next_seq })
     }
 
-    /// Starts at a place of any kind. A topic that does not exist yet has nothing before any position.
+    /// Like [`locate`](Self::locate), but also accepts a position. In a topic that does not exist yet, reading starts at the
+    /// first event.
     pub(super) async fn begin(client: StreamClient, topic: Topic, begin: Begin) -> Result<Self, ApiError> {
         let position = match begin {
             Begin::At(start) => return Self::locate(client, topic, start).await,
@@ -43,13 +44,13 @@ impl TopicReader {
         Ok(Self { client, topic, next_seq })
     }
 
-    /// Reads on.
+    /// Reads the next events.
     pub(super) async fn read(&mut self, limit: PullLimit) -> Result<EventChunk, StreamError> {
         self.client.check_token()?;
         let limit = self.client.within_budget(limit);
         let read = self.client.gateway.backend.read(&self.topic, self.next_seq, limit).await;
         let chunk = match read {
-            // A topic that is not there yet is empty.
+            // A topic that does not exist yet counts as empty.
             Err(ReadError::UnknownTopic(_)) => {
                 EventChunk { next_seq: self.next_seq, ..EventChunk::default() }
             }

@@ -1,4 +1,5 @@
-//! `/topics`: which topics there are, what is set about them, deletion. A token sees those that it may read; an admin sees all.
+//! `/topics`: lists topics, changes their settings, and deletes them. A token sees the topics that it may read; an admin sees
+//! all.
 
 use super::ApiError;
 use super::answer::{self, Answered, Deleted};
@@ -12,7 +13,7 @@ use prombus::{Backend, TopicAdminError, TopicDetails, TopicInfo, TopicOptions, T
 use prombus_protocol::Topic;
 use serde::Serialize;
 
-/// The fields of [`TopicOptions`]; a test compares them.
+/// The fields of [`TopicOptions`]; a test checks that the lists are the same.
 const OPTIONS: Shape = Shape::flat(&[
     "retention_days",
     "retention_ms",
@@ -30,7 +31,7 @@ const OPTIONS: Shape = Shape::flat(&[
 struct Topics {
     topics: Vec<TopicView>,
     bytes: u64,
-    /// Where the next page begins, if there is one.
+    /// Where the next page starts; `None` on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
 }
@@ -81,7 +82,7 @@ pub(super) async fn topics(call: Call) -> Answered {
     answer::json(&Topics { topics: topics.collect(), bytes: backend.stored_bytes(), next })
 }
 
-/// The names of a page, and whether more come after it.
+/// The names on a page, and whether another page follows.
 async fn visible_names(
     backend: &dyn Backend,
     principal: &Principal,
@@ -102,7 +103,7 @@ async fn visible_names(
             names.truncate(query.limit);
             return (names, has_more);
         }
-        // A token that may read few of very many topics.
+        // The loop can be long for a token that may read few of very many topics.
         tokio::task::yield_now().await;
     }
 }
@@ -122,7 +123,7 @@ async fn show(backend: &dyn Backend, topic: &Topic, ignored: &IgnoredNames) -> A
     }
 }
 
-/// `PUT /topics/{topic}`: sets something about a topic, in place of what was set before. A topic that does not exist is made.
+/// `PUT /topics/{topic}`: replaces the settings of a topic. A topic that does not exist is created.
 pub(super) async fn set(mut call: Call) -> Answered {
     let topic = call.topic()?;
     let body = body_of(&mut call).await?;
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_option_of_a_topic_has_its_name() {
+    fn the_known_names_are_the_fields_of_topic_options() {
         let options = TopicOptions {
             retention_days: Some(1.0),
             retention_ms: Some(1),

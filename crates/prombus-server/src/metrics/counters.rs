@@ -1,4 +1,4 @@
-//! What only the gateway knows, counted in atomics: per subscription, not per connection.
+//! The figures that only the server knows, counted in atomics; per subscription, not per connection.
 
 use super::label_cap::OTHER;
 use parking_lot::Mutex;
@@ -7,25 +7,25 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// Milliseconds, from a fast answer to a lease's length.
+/// Histogram bounds in milliseconds, from a fast response to the default length of a lease.
 const MS_BOUNDS: &[f64] = &[1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 5000.0, 30000.0];
 
-/// What the gateway counts.
+/// The counters of the server.
 pub(crate) struct Metrics {
     pub(super) labels_max: usize,
     pub(crate) ws_connections: AtomicU64,
-    /// Closed because they read nothing.
+    /// WebSockets that were closed because the client did not read.
     pub(crate) ws_stalled: AtomicU64,
-    /// Closed because they answered no ping.
+    /// WebSockets that were closed because the client did not respond to a ping.
     pub(crate) ws_silent: AtomicU64,
     pub(crate) connections: Arc<AtomicU64>,
     pub(crate) connections_refused: AtomicU64,
     subscriptions: Mutex<HashMap<(String, String), Arc<SubscriptionMetrics>>>,
 }
 
-/// What is counted for all connections that are subscribed to the same topic and group.
+/// The counters of all connections that are subscribed to the same topic and group.
 pub(crate) struct SubscriptionMetrics {
-    /// What it took to get deliveries that were there.
+    /// Duration of pulls that returned deliveries.
     pub(crate) poll_duration_ms: Histogram,
     /// From sending an event to its ack or nack.
     pub(crate) handler_duration_ms: Histogram,
@@ -56,7 +56,7 @@ impl Metrics {
         }
     }
 
-    /// Where to count about a subscription.
+    /// The counters of a subscription.
     pub(crate) fn subscription(&self, topic: &str, group: &str) -> Arc<SubscriptionMetrics> {
         let mut subscriptions = self.subscriptions.lock();
         let mut key = (topic.to_owned(), group.to_owned());
@@ -70,7 +70,7 @@ impl Metrics {
         self.subscriptions.lock().iter().map(|(key, it)| (key.clone(), Arc::clone(it))).collect()
     }
 
-    /// Drops subscriptions without a connection whose group is gone.
+    /// Drops the counters of subscriptions without connections whose group no longer exists.
     pub(super) fn forget_missing(&self, figures: &Figures) {
         let kept: HashSet<(&str, &str)> =
             figures.groups.iter().map(|it| (it.topic.as_str(), it.group.as_str())).collect();

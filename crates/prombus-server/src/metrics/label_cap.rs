@@ -1,12 +1,12 @@
-//! The cap on metric labels (`metrics_labels_max`): names come from clients, so only that many topics, groups and members have a
-//! label of their own. The rest is summed under `_other`.
+//! The cap on metric labels. Names come from clients, so at most `metrics_labels_max` topics, groups and members have labels of
+//! their own. The rest is summed under `_other`.
 
 use prombus::{GroupFigures, TopicFigures};
 
-/// The label of the sum of everything without a label of its own.
+/// The label of the sum of the rest.
 pub(super) const OTHER: &str = "_other";
 
-/// The events of each topic. The busiest topics have the labels.
+/// The number of events of each topic. The busiest topics get the labels.
 pub(super) fn topics(topics: &[TopicFigures], labels_max: usize) -> Vec<(&str, u64)> {
     let mut topics: Vec<_> = topics.iter().map(|it| (it.topic.as_str(), it.published)).collect();
     topics.sort_by_key(|&(_, published)| std::cmp::Reverse(published));

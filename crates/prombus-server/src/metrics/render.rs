@@ -1,4 +1,4 @@
-//! Writes down what the backend and the gateway have counted.
+//! Formats the figures of the backend and the server as text.
 
 use super::counters::{Metrics, SubscriptionMetrics};
 use super::label_cap;
@@ -9,7 +9,7 @@ use crate::rate_limit::Rates;
 use prombus::{Backend, Figures, GroupFigures, Histogram};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// All metrics of a gateway that serves a backend, as text.
+/// All metrics of a server that serves a backend.
 pub(crate) fn render(
     metrics: &Metrics,
     rates: &Rates,
@@ -26,7 +26,11 @@ pub(crate) fn render(
     put_store(&mut text, &figures);
     put_connections(&mut text, metrics);
     let (of_connections, of_topics) = rates.refusals();
-    text.family("rate_limited_total", FamilyKind::Counter, "Publishes over a rate, by whose rate it was.");
+    text.family(
+        "rate_limited_total",
+        FamilyKind::Counter,
+        "Publishes refused because a rate was exceeded, by scope.",
+    );
     text.sample(&[("scope", "connection")], of_connections);
     text.sample(&[("scope", "topic")], of_topics);
     text.family("buffered_bytes", FamilyKind::Gauge, "Bytes in the buffers of WebSockets.");
@@ -39,7 +43,7 @@ pub(crate) fn render(
     text.finish()
 }
 
-/// What a follower knows: the leader has the rest.
+/// The metrics of a follower; the leader has the others.
 pub(crate) fn render_follower(metrics: &Metrics, shared_store: &SharedStoreMetrics) -> String {
     let mut text = MetricsText::default();
     put_connections(&mut text, metrics);
@@ -51,7 +55,7 @@ fn put_topics(text: &mut MetricsText, figures: &Figures, labels_max: usize) {
     text.family(
         "events_published_total",
         FamilyKind::Counter,
-        "Events of a topic since it was made, duplicates not counted.",
+        "Events published to a topic since it was created, without duplicates.",
     );
     for (topic, published) in label_cap::topics(&figures.topics, labels_max) {
         text.sample(&[("topic", topic)], published);
@@ -66,11 +70,11 @@ fn put_groups(text: &mut MetricsText, figures: &Figures, labels_max: usize) {
             text.sample(&row.labels, value(&row.figures));
         }
     };
-    family("events_delivered_total", FamilyKind::Counter, "Deliveries, repeated ones included.", |it| {
+    family("events_delivered_total", FamilyKind::Counter, "Deliveries, including redeliveries.", |it| {
         it.counters.delivered
     });
-    family("events_acked_total", FamilyKind::Counter, "Acks that counted.", |it| it.counters.acked);
-    family("events_nacked_total", FamilyKind::Counter, "Nacks that counted.", |it| it.counters.nacked);
+    family("events_acked_total", FamilyKind::Counter, "Acks that were applied.", |it| it.counters.acked);
+    family("events_nacked_total", FamilyKind::Counter, "Nacks that were applied.", |it| it.counters.nacked);
     family("events_stale_total", FamilyKind::Counter, "Acks and nacks that came too late.", |it| {
         it.counters.stale
     });
@@ -83,13 +87,13 @@ fn put_groups(text: &mut MetricsText, figures: &Figures, labels_max: usize) {
     family(
         "events_missed_total",
         FamilyKind::Counter,
-        "Events that retention took before a group had them.",
+        "Events that retention removed before a group received them.",
         |it| it.counters.missed,
     );
     family(
         "events_inflight",
         FamilyKind::Gauge,
-        "Deliveries that members have and have not settled.",
+        "Deliveries that members hold and have not settled.",
         |it| it.in_flight as u64,
     );
     family("ws_inflight", FamilyKind::Gauge, "Deliveries over WebSockets that are not settled.", |it| {
@@ -98,7 +102,7 @@ fn put_groups(text: &mut MetricsText, figures: &Figures, labels_max: usize) {
     family("group_lag_events", FamilyKind::Gauge, "Events that a group has not settled.", |it| it.lag);
     family("group_members", FamilyKind::Gauge, "Members of a group.", |it| it.members as u64);
     put_members(text, figures, labels_max);
-    text.family("events_redelivered_total", FamilyKind::Counter, "Deliveries again, and why.");
+    text.family("events_redelivered_total", FamilyKind::Counter, "Redeliveries, by reason.");
     for row in &rows {
         let counters = &row.figures.counters;
         let [topic, group] = row.labels;
@@ -117,7 +121,7 @@ fn put_members(text: &mut MetricsText, figures: &Figures, labels_max: usize) {
     text.family(
         "member_inflight",
         FamilyKind::Gauge,
-        "Deliveries that members of one name have and have not settled.",
+        "Deliveries that the members with this name hold and have not settled.",
     );
     for (labels, in_flight) in label_cap::members(&figures.groups, labels_max) {
         text.sample(&labels, in_flight);
@@ -132,49 +136,41 @@ fn put_subscriptions(text: &mut MetricsText, metrics: &Metrics) {
             text.histogram(&[("topic", topic), ("group", group)], &histogram(it).figures());
         }
     };
-    family("subscribe_poll_duration_ms", "What it took to get deliveries that were there.", |it| {
+    family("subscribe_poll_duration_ms", "Duration of pulls that returned deliveries.", |it| {
         &it.poll_duration_ms
     });
-    family("delivery_handler_duration_ms", "From sending an event to its ack or nack.", |it| {
+    family("delivery_handler_duration_ms", "Time from sending an event to its ack or nack.", |it| {
         &it.handler_duration_ms
     });
-    family("delivery_latency_ms", "From an event's ts to its ack.", |it| &it.latency_ms);
+    family("delivery_latency_ms", "Time from an event's ts to its ack.", |it| &it.latency_ms);
 }
 
 fn put_store(text: &mut MetricsText, figures: &Figures) {
     let store = &figures.store;
-    text.family("commit_duration_ms", FamilyKind::Histogram, "The write and the sync of a commit.");
+    text.family("commit_duration_ms", FamilyKind::Histogram, "Duration of a commit: write and sync.");
     text.histogram(&[], &store.commit_duration_ms);
-    text.family("commit_batch_events", FamilyKind::Histogram, "Events that share a commit.");
+    text.family("commit_batch_events", FamilyKind::Histogram, "Events per commit.");
     text.histogram(&[], &store.commit_batch_events);
-    text.family("log_bytes", FamilyKind::Gauge, "Bytes that the store keeps.");
+    text.family("log_bytes", FamilyKind::Gauge, "Bytes in the store.");
     text.sample(&[], store.bytes);
     text.family("events_cleaned_total", FamilyKind::Counter, "Events that cleaning removed.");
     text.sample(&[], figures.cleaned_events);
     text.family("cleaned_bytes_total", FamilyKind::Counter, "Bytes of log that cleaning removed.");
     text.sample(&[], figures.cleaned_bytes);
-    text.family(
-        "state_memory_bytes",
-        FamilyKind::Gauge,
-        "About what the newest events by key take in memory.",
-    );
+    text.family("state_memory_bytes", FamilyKind::Gauge, "Approximate memory of the newest events by key.");
     text.sample(&[], figures.state_memory_bytes);
-    text.family("storage_full", FamilyKind::Gauge, "1 while there is no room for another segment.");
+    text.family("storage_full", FamilyKind::Gauge, "1 while the disk has no room for another segment.");
     text.sample(&[], u64::from(store.is_full));
-    text.family("events_corrupt_total", FamilyKind::Counter, "Damaged events that were found.");
+    text.family("events_corrupt_total", FamilyKind::Counter, "Damaged events found.");
     text.sample(&[], store.corrupt_events);
-    text.family(
-        "storage_faults_total",
-        FamilyKind::Counter,
-        "Places of damage that were found, in any file.",
-    );
+    text.family("storage_faults_total", FamilyKind::Counter, "Damaged places found, in any file.");
     text.sample(&[], store.faults);
-    text.family("prombus_read_errors_total", FamilyKind::Counter, "Reads of files that failed.");
+    text.family("prombus_read_errors_total", FamilyKind::Counter, "Failed reads of files.");
     text.sample(&[], store.read_errors);
     text.family(
         "prombus_events_unreadable",
         FamilyKind::Gauge,
-        "Events that cannot be read now; groups wait for them.",
+        "Events that cannot be read at the moment; groups wait for them.",
     );
     text.sample(&[], store.events_unreadable);
 }
@@ -183,11 +179,15 @@ fn put_connections(text: &mut MetricsText, metrics: &Metrics) {
     let load = |number: &AtomicU64| number.load(Ordering::Relaxed);
     text.family("ws_connections", FamilyKind::Gauge, "Open WebSockets.");
     text.sample(&[], load(&metrics.ws_connections));
-    text.family("ws_dropped_total", FamilyKind::Counter, "WebSockets that were closed, and why.");
+    text.family("ws_dropped_total", FamilyKind::Counter, "WebSockets closed by the server, by reason.");
     text.sample(&[("reason", "stalled")], load(&metrics.ws_stalled));
     text.sample(&[("reason", "silent")], load(&metrics.ws_silent));
     text.family("connections", FamilyKind::Gauge, "Open connections of all kinds.");
     text.sample(&[], load(&metrics.connections));
-    text.family("connections_refused_total", FamilyKind::Counter, "Connections over the limit.");
+    text.family(
+        "connections_refused_total",
+        FamilyKind::Counter,
+        "Connections refused because of max_connections.",
+    );
     text.sample(&[], load(&metrics.connections_refused));
 }

@@ -1,4 +1,4 @@
-//! What a gateway of a shared store counts about its role and the relay. It outlives changes of the role.
+//! The metrics of a gateway about its role and the relay. They outlive changes of the role.
 
 use super::text::{FamilyKind, MetricsText};
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Debug)]
 pub(crate) struct SharedStoreMetrics {
     pub(crate) is_leader: AtomicBool,
-    /// Of this leader, or of the last leader that was followed.
+    /// The term of this process as leader, or of the last leader that it followed.
     pub(crate) term: AtomicU64,
-    /// The caller counts.
+    /// Incremented by the caller of `Server::bind_shared`.
     takeovers: Arc<AtomicU64>,
-    /// Whether a follower has reached the leader with its last probe.
+    /// Whether the follower's last probe reached the leader.
     pub(crate) is_leader_reached: AtomicBool,
     relayed_now: AtomicU64,
     relayed: AtomicU64,
@@ -45,15 +45,15 @@ impl SharedStoreMetrics {
     pub(super) fn put(&self, text: &mut MetricsText) {
         let load = |number: &AtomicU64| number.load(Ordering::Relaxed);
         let is_leader = self.is_leader.load(Ordering::Relaxed);
-        text.family("prombus_role", FamilyKind::Gauge, "1 for the role that this gateway has.");
+        text.family("prombus_role", FamilyKind::Gauge, "1 for the current role of this gateway.");
         text.sample(&[("role", "leader")], u64::from(is_leader));
         text.sample(&[("role", "follower")], u64::from(!is_leader));
-        text.family("prombus_term", FamilyKind::Gauge, "The term of the leader, as far as it is known here.");
+        text.family("prombus_term", FamilyKind::Gauge, "The term of the last known leader.");
         text.sample(&[], load(&self.term));
         text.family(
             "prombus_takeovers_total",
             FamilyKind::Counter,
-            "Times that this process became the leader.",
+            "How often this process became the leader.",
         );
         text.sample(&[], load(&self.takeovers));
         if !is_leader {
@@ -68,7 +68,7 @@ impl SharedStoreMetrics {
         text.family(
             "prombus_relayed_connections",
             FamilyKind::Gauge,
-            "Connections relayed to the leader now.",
+            "Connections that are currently relayed to the leader.",
         );
         text.sample(&[], load(&self.relayed_now));
         text.family(
@@ -80,7 +80,7 @@ impl SharedStoreMetrics {
         text.family(
             "prombus_relay_prefaces_refused_total",
             FamilyKind::Counter,
-            "Connections closed because they claimed to be relayed and did not prove it.",
+            "Connections closed because their relay preface was refused.",
         );
         text.sample(&[], load(&self.refused_prefaces));
     }

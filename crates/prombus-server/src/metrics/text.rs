@@ -1,9 +1,9 @@
-//! The text format: families of samples.
+//! Writes the Prometheus text format: families of samples.
 
 use prombus::HistogramFigures;
 use std::fmt::Write as _;
 
-/// What kind of family.
+/// The type of a family.
 #[derive(Clone, Copy)]
 pub(super) enum FamilyKind {
     Counter,
@@ -22,7 +22,7 @@ pub(super) struct MetricsText {
 type Labels<'a> = [(&'static str, &'a str)];
 
 impl MetricsText {
-    /// Begins a family; samples that follow belong to it.
+    /// Begins a family; the samples that follow belong to it.
     pub(super) fn family(&mut self, name: &'static str, kind: FamilyKind, help: &str) {
         self.name = name;
         let kind = match kind {

@@ -5,32 +5,32 @@ use axum::http::{HeaderName, HeaderValue, Method, Request, Uri, Version};
 use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-/// Bytes read at once.
+/// Size of one read.
 const PIECE_BYTES: usize = 4 * 1024;
-/// As many as hyper takes.
+/// The same maximum as in hyper.
 const HEADERS_MAX: usize = 100;
 
 /// The first request of a connection.
 pub(crate) struct FirstRequest {
-    /// Everything that was read of the connection.
+    /// All bytes that were read from the connection.
     pub(crate) read: Vec<u8>,
-    /// How many bytes of it are the head.
+    /// How many of these bytes are the head.
     pub(crate) head_bytes: usize,
     pub(crate) parts: Parts,
 }
 
-/// What a connection begins with.
+/// The start of a connection.
 pub(crate) enum ReadHead {
     /// A request.
     Request(Box<FirstRequest>),
-    /// Something that is not HTTP, or a head over the limit. These bytes were read.
+    /// Not HTTP, or a head over the limit. Contains the bytes that were read.
     Bad(Vec<u8>),
-    /// The client went away before the head was complete.
+    /// The client disconnected before the head was complete.
     Gone,
 }
 
 impl FirstRequest {
-    /// Reads until the head is complete. `read` was read already; at most `bytes_max` are.
+    /// Reads until the head is complete. `read`: bytes that were already read. `bytes_max`: the maximum size of the head.
     pub(crate) async fn read<S: AsyncRead + Unpin>(
         socket: &mut S,
         mut read: Vec<u8>,
@@ -39,7 +39,7 @@ impl FirstRequest {
         let mut blank_bytes = 0;
         let mut searched = 0;
         loop {
-            // A client may send line ends before its request. They are not kept, so that there is one search for the end.
+            // A client may send empty lines before its request. They are dropped, because they look like the end of a head.
             let blank = read.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
             read.drain(..blank);
             blank_bytes += blank;
@@ -62,7 +62,7 @@ impl FirstRequest {
     }
 }
 
-/// How many bytes the head has, if its end is there. The first `searched` bytes do not contain all of it.
+/// The size of the head, if it is complete. The first `searched` bytes do not contain the whole head.
 fn end_of_head(read: &[u8], searched: usize) -> Option<usize> {
     let from = searched.saturating_sub(3);
     let ends = read[from..].iter().enumerate().filter(|(_, byte)| **byte == b'\n');
@@ -72,7 +72,7 @@ fn end_of_head(read: &[u8], searched: usize) -> Option<usize> {
     })
 }
 
-/// Reads a head with the parser of the leader, so that both see the same request.
+/// Parses a head with the same parser as the leader, so that both see the same request.
 fn parse(head: &[u8]) -> Option<Parts> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut parsed = httparse::Request::new(&mut headers);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_http_or_too_long_is_bad() {
+    async fn invalid_http_and_long_heads_are_refused() {
         let long = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", "a".repeat(2000));
         let blank = "\r\n".repeat(1000);
         for text in ["hello\r\n\r\n", "GET / HTTP/1.1\r\nbad header\r\n\r\n", &long, &blank] {

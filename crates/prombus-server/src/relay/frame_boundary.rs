@@ -1,13 +1,13 @@
-//! Where WebSocket frames end in a stream of bytes that arrives in pieces. Only headers are read; payloads are skipped.
+//! Finds the ends of WebSocket frames in a stream that arrives in pieces. Only headers are parsed; payloads are skipped.
 
-/// The header of a frame has at most this many bytes.
+/// Maximum size of a frame header.
 const HEADER_BYTES_MAX: usize = 14;
 const CLOSE: u8 = 8;
 
 /// The position in a stream of frames.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FrameBoundaries {
-    /// The header of which a part has arrived.
+    /// An incomplete header.
     header: [u8; HEADER_BYTES_MAX],
     header_bytes: usize,
     payload_left: u64,
@@ -25,7 +25,7 @@ impl FrameBoundaries {
         self.has_close
     }
 
-    /// Advances over all of the bytes.
+    /// Advances over all bytes.
     pub(super) fn advance(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -42,7 +42,7 @@ impl FrameBoundaries {
         used
     }
 
-    /// Takes one byte of a header, or as much of the payload as is there.
+    /// Consumes one byte of a header, or as much of the payload as is available. Returns the number of bytes.
     fn step(&mut self, bytes: &[u8]) -> usize {
         if self.payload_left > 0 {
             let count = self.payload_left.min(bytes.len() as u64);
@@ -60,7 +60,7 @@ impl FrameBoundaries {
     }
 }
 
-/// How long the payload is, if the header is complete.
+/// The size of the payload, if the header is complete.
 fn payload_bytes(header: &[u8]) -> Option<u64> {
     let [_, second, rest @ ..] = header else { return None };
     let length_bytes = match second & 0x7f {
@@ -80,7 +80,7 @@ fn payload_bytes(header: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// xorshift: the same numbers for a seed on every machine.
+    /// xorshift: a seed gives the same numbers on every machine.
     struct Random(u64);
 
     impl Random {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn boundaries_are_found_however_the_bytes_are_split() {
+    fn boundaries_do_not_depend_on_how_the_bytes_are_split() {
         let seed = std::env::var("PROMBUS_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(4711);
         println!("PROMBUS_SEED={seed}");
         let mut random = Random(seed | 1);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_close_frame_is_seen() {
+    fn a_close_frame_is_recognized() {
         let mut stream = Vec::new();
         put_frame(&mut stream, 0x81, 200, false);
         put_frame(&mut stream, 0x88, 2, false);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absurd_length_is_just_a_long_frame() {
+    fn a_huge_length_does_not_overflow() {
         let mut boundaries = FrameBoundaries::default();
         boundaries.advance(&[0x82, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
         boundaries.advance(&[0; 4096]);

@@ -11,12 +11,12 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_rustls::client::TlsStream;
 
-/// When the kernel asks whether the other end of a quiet hop is alive, and how often before it gives the connection up.
+/// When the kernel starts to probe an idle hop, at which interval, and after how many failed probes it closes the connection.
 const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_PROBES: u32 = 3;
 
-/// An attempt to connect that takes longer than this no longer keeps the next address waiting.
+/// If an attempt to connect takes longer than this, the next address is tried in parallel.
 const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 
 /// Why the leader is not reached.
@@ -26,12 +26,12 @@ pub(crate) enum HopError {
     Resolve { address: String, source: io::Error },
     #[error("the leader at {address} cannot be reached: {source}")]
     Connect { address: String, source: io::Error },
-    #[error("the leader at {address} has no TLS with the certificate of the lease record: {source}")]
+    #[error(
+        "TLS to the leader at {address} failed; it must have the certificate of the lease record: {source}"
+    )]
     Tls { address: String, source: io::Error },
     /// Nothing of the client was sent.
-    #[error(
-        "the gateway at {0} did not take the connection: it does not lead (yet), or the lease has changed"
-    )]
+    #[error("the gateway at {0} refused the connection: it does not lead (yet), or the lease has changed")]
     Refused(String),
     /// Nothing of the client was sent.
     #[error("the process at {0} does not know the secret of the lease: it is not the leader")]
@@ -41,7 +41,7 @@ pub(crate) enum HopError {
          ([tls]), or allow plain TCP between them with --relay-insecure"
     )]
     Plain(String),
-    #[error("the leader at {0} did not answer in time")]
+    #[error("the leader at {0} did not respond in time")]
     Late(String),
     #[error("TLS to the leader cannot be set up: {0}")]
     TlsSetup(String),
@@ -53,8 +53,8 @@ pub(crate) enum Hop {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Connects to the first address that answers. The attempts overlap: a network that drops packets to one address, as a broken
-/// IPv6 route does, delays the others by [`NEXT_ADDRESS_AFTER`] only.
+/// Connects to the first address that responds. The attempts overlap: if packets to one address are dropped, for example because
+/// of a broken IPv6 route, the next address is delayed only by [`NEXT_ADDRESS_AFTER`].
 pub(super) async fn open(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     let mut addresses = addresses.iter().copied();
@@ -77,10 +77,11 @@ pub(super) async fn open(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     }
 }
 
-/// Lets the kernel notice that the other machine is gone. An idle relayed connection has no other timer at the follower.
+/// Enables TCP keep-alive, which detects that the other machine is gone. For an idle relayed connection the follower has no other
+/// timer.
 pub(crate) fn keep_alive(socket: &TcpStream) {
     use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl};
-    // A system that refuses these still relays.
+    // The relay also works on systems that refuse these options.
     let _ = set_socket_keepalive(socket, true);
     let _ = set_tcp_keepidle(socket, KEEP_ALIVE_IDLE);
     let _ = set_tcp_keepintvl(socket, KEEP_ALIVE_INTERVAL);
@@ -129,7 +130,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpSocket};
     use tokio::time::timeout;
 
-    /// An address that answers nothing: its queue of connections is full, so the kernel drops further attempts.
+    /// An address that does not respond: its accept queue is full, so the kernel drops further attempts.
     async fn silent_address() -> (TcpListener, Vec<TcpStream>, SocketAddr) {
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a port");
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_does_not_answer_does_not_keep_the_next_one_waiting() {
+    async fn an_address_that_does_not_respond_does_not_delay_the_next_one() {
         let (_listener, _queued, silent) = silent_address().await;
         let leader = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = leader.local_addr().expect("an address");
@@ -152,7 +153,7 @@ mod tests {
         let refused =
             TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("an address");
         assert_eq!(
-            open(&[refused]).await.expect_err("nobody listens").kind(),
+            open(&[refused]).await.expect_err("the port is closed").kind(),
             io::ErrorKind::ConnectionRefused
         );
         assert!(open(&[]).await.is_err());

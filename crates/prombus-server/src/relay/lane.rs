@@ -1,7 +1,8 @@
-//! One direction of a relayed connection: bytes from one socket to the other.
+//! One direction of a relayed connection: copies bytes from one socket to the other.
 //!
-//! A socket is read into memory of the thread and written to the other one at once. Only what the other socket does not take is
-//! kept, and then nothing more is read: a slow receiver costs at most one piece, and its sender feels it.
+//! A socket is read into a buffer of the thread, which is written to the other socket at once. Only bytes that the other socket
+//! does not accept are kept, and then nothing more is read. So a slow receiver costs the memory of at most one piece, and its
+//! sender gets backpressure.
 
 use std::cell::RefCell;
 use std::io;
@@ -9,21 +10,21 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes read at once, and the most that a lane holds.
+/// Size of one read, and the maximum that a lane buffers.
 const PIECE_BYTES: usize = 32 * 1024;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; PIECE_BYTES]);
 }
 
-/// Which socket failed.
+/// Which operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failed {
     Reading,
     Writing,
 }
 
-/// Bytes on their way in one direction.
+/// The state of one direction.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     /// Bytes that were read and not written yet.
@@ -31,30 +32,30 @@ pub(super) struct Lane {
     written: usize,
     /// Nothing more is read.
     is_closed: bool,
-    /// The end was passed on.
+    /// The receiver's socket was shut down, after the end of the sender's stream.
     is_shut: bool,
-    /// The end is not passed on: more is written after what was copied.
+    /// The receiver's socket is not shut down: the caller may write more to it.
     is_kept_open: bool,
     needs_flush: bool,
 }
 
 impl Lane {
-    /// These bytes come first.
+    /// A lane that sends these bytes first.
     pub(super) fn beginning_with(bytes: Vec<u8>) -> Self {
         Self { pending: bytes, ..Self::default() }
     }
 
-    /// The caller ends the receiver's socket.
+    /// A lane that does not shut down the receiver's socket.
     pub(super) fn kept_open() -> Self {
         Self { is_kept_open: true, ..Self::default() }
     }
 
-    /// Whether bytes wait for the receiver to take them, here or in its TLS.
+    /// Whether bytes wait for the receiver, here or in the buffer of its TLS.
     pub(super) fn has_unsent(&self) -> bool {
         self.is_blocked() || self.needs_flush
     }
 
-    /// Whether nothing more is read and all of it was written.
+    /// Whether nothing more is read and everything was written.
     pub(super) fn is_over(&self) -> bool {
         self.is_closed && !self.has_unsent()
     }
@@ -69,21 +70,21 @@ impl Lane {
         self.is_kept_open = true;
     }
 
-    /// Sends bytes after all others.
+    /// Sends these bytes after all others, and reads nothing more.
     pub(super) fn put_last(&mut self, bytes: &[u8]) {
         self.close();
         self.pending.extend_from_slice(bytes);
     }
 
-    /// Drops what the receiver will not get.
+    /// Drops the unsent bytes, and reads nothing more.
     pub(super) fn abandon(&mut self) {
         self.close();
         self.pending = Vec::new();
         self.needs_flush = false;
     }
 
-    /// Moves what can be moved now, in one piece. `forward` sees each piece and returns how much of it to pass on; less than all
-    /// closes the lane. Returns whether anything moved.
+    /// Copies one piece, if possible now. `forward` gets the piece and returns how many of its bytes to pass on; fewer than all
+    /// close the lane. Returns whether anything was copied.
     pub(super) fn poll_move(
         &mut self,
         context: &mut Context<'_>,
@@ -173,7 +174,7 @@ impl Lane {
     }
 }
 
-/// How much was written; `None` while the socket takes nothing.
+/// How many bytes were written; `None` while the socket accepts none.
 fn write(
     context: &mut Context<'_>,
     to: &mut (impl AsyncWrite + Unpin),
@@ -194,7 +195,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 
     #[tokio::test]
-    async fn a_receiver_that_takes_nothing_costs_one_piece_and_stops_the_sender() {
+    async fn a_receiver_that_does_not_read_costs_one_piece_and_stops_the_sender() {
         let (mut sender, mut from) = duplex(4 * PIECE_BYTES);
         let (mut to, mut receiver) = duplex(10);
         sender.write_all(&[7; 4 * PIECE_BYTES]).await.expect("there is room");

@@ -1,4 +1,4 @@
-//! The leader, as a follower sees it: how to connect to it, and whether it was reached.
+//! A follower's view of the leader: connects to it, and remembers whether the last probe reached it.
 
 use super::hop::{Hop, HopError, open};
 use super::pinned_certificate;
@@ -16,7 +16,7 @@ use tokio_rustls::rustls::Error as RustlsError;
 use tokio_rustls::rustls::pki_types::ServerName;
 use uuid::Uuid;
 
-/// How long a connection to the leader may take, with TLS and preface.
+/// How long connecting to the leader may take, including TLS and the preface.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The leader of a term.
@@ -27,11 +27,11 @@ pub(crate) struct Leader {
     key: RelayKey,
     follower: [u8; 16],
     connections: AtomicU64,
-    /// Plain TCP is allowed to other machines.
+    /// Whether plain TCP to other machines is allowed.
     is_insecure: bool,
-    /// Whether the log has said that plain TCP is refused.
+    /// Whether it was logged that plain TCP is refused.
     has_warned: AtomicBool,
-    /// What the last probe found; `None` before the first.
+    /// The result of the last probe; `None` before the first.
     probed: Mutex<Option<Result<(), String>>>,
 }
 
@@ -49,7 +49,7 @@ impl Leader {
         }
     }
 
-    /// Whether it was reached, as far as probes know.
+    /// Whether the last probe reached the leader; the reason if it did not.
     pub(crate) fn reached(&self) -> Result<(), String> {
         let not_yet = || Err(format!("the leader at {} was not reached yet", self.endpoint.address));
         self.probed.lock().clone().unwrap_or_else(not_yet)
@@ -59,7 +59,7 @@ impl Leader {
         *self.probed.lock() = Some(probed);
     }
 
-    /// A connection over which the leader serves a client. When it fails, nothing was served, and it may be tried again.
+    /// Opens a connection over which the leader serves a client. After a failure nothing was served, so it can be retried.
     pub(crate) async fn connect(&self, ends: Ends) -> Result<Hop, HopError> {
         let connecting = tokio::time::timeout(CONNECT_PATIENCE, self.connect_patiently(ends));
         let connected = connecting.await.unwrap_or_else(|_| Err(HopError::Late(self.address())));
@@ -87,7 +87,7 @@ impl Leader {
         Ok(hop)
     }
 
-    /// Plain TCP is refused before a connection is made.
+    /// The addresses of the leader. Without TLS and `relay_insecure`, only loopback addresses are allowed.
     async fn resolve(&self) -> Result<Vec<SocketAddr>, HopError> {
         let failed = |source| HopError::Resolve { address: self.address(), source };
         let mut addresses: Vec<_> =

@@ -1,5 +1,5 @@
-//! TLS to a server whose certificate is known by its hash. Names, issuers and dates do not count: the hash comes from the lease
-//! record, which only gateways write.
+//! TLS to a server whose certificate is pinned by its hash. Names, issuers and dates are not checked: the hash comes from the
+//! lease record, which only gateways write.
 
 use crate::tls::cert_hash;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use tokio_rustls::rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error as RustlsError, SignatureScheme,
 };
 
-/// Accepts one certificate. That the server has its key is still verified.
+/// Accepts only one certificate. The handshake still verifies that the server has its private key.
 #[derive(Debug)]
 struct PinnedCertificate {
     hash: [u8; 32],
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-/// Connects to the server with this certificate only.
+/// A connector that accepts only the certificate with this hash.
 pub(super) fn connector(hash: [u8; 32]) -> Result<TlsConnector, RustlsError> {
     let provider = aws_lc_rs::default_provider();
     let verifier = PinnedCertificate { hash, algorithms: provider.signature_verification_algorithms };
@@ -30,7 +30,7 @@ pub(super) fn connector(hash: [u8; 32]) -> Result<TlsConnector, RustlsError> {
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    // Names do not count.
+    // Names are not checked.
     config.enable_sni = false;
     Ok(TlsConnector::from(Arc::new(config)))
 }

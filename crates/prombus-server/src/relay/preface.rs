@@ -1,4 +1,4 @@
-//! The first bytes of a relayed connection: who the client is, and the proof that a follower says so.
+//! The first bytes of a relayed connection: the client's address, and the proof that they come from a follower.
 //!
 //! | bytes | |
 //! |---|---|
@@ -7,11 +7,11 @@
 //! | 1 | hops: 1, because a relayed connection is not relayed again |
 //! | 1 | whether the client uses TLS |
 //! | 8 | the leader's term |
-//! | 16 + 8 | nonce: the follower, and its number of the connection |
+//! | 16 + 8 | nonce: the follower's id, and its counter of connections |
 //! | 19 + 19 | the client's address, and the follower's address that it connected to |
-//! | 32 | HMAC-SHA256 over all of it, with the secret of the lease record |
+//! | 32 | HMAC-SHA256 over all fields above, with the secret of the lease record |
 //!
-//! The leader confirms with 32 bytes: an HMAC over the preface. Then the bytes of the client follow, and those of the leader.
+//! The leader confirms with 32 bytes: an HMAC over the preface. After that, both directions carry the bytes of the connection.
 
 use crate::peer::Ends;
 use aws_lc_rs::hmac::{self, HMAC_SHA256};
@@ -21,39 +21,39 @@ const MAGIC: [u8; 8] = *b"\0prombus";
 const VERSION: u8 = 1;
 /// The only number of hops that a leader accepts.
 const HOPS: u8 = 1;
-/// A family, 16 bytes of which IPv4 uses 4, and a port.
+/// The address family, 16 bytes for the address (IPv4 uses 4 of them), and the port.
 const ADDRESS_BYTES: usize = 19;
 const SIGNED_BYTES: usize = MAGIC.len() + 3 + 8 + 16 + 8 + 2 * ADDRESS_BYTES;
-/// Keeps a confirmation from being a preface's HMAC.
+/// Makes a confirmation different from the preface's own HMAC.
 const CONFIRMATION_LABEL: &[u8] = b"prombus relay confirmation";
 
-/// The bytes of a preface.
+/// Size of a preface.
 pub(crate) const PREFACE_BYTES: usize = SIGNED_BYTES + MAC_BYTES;
-/// The bytes of a leader's confirmation.
+/// Size of a leader's confirmation.
 pub(crate) const MAC_BYTES: usize = 32;
 
-/// Why a preface is not believed.
+/// Why a preface is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PrefaceRefused {
-    #[error("it is not a preface of this version")]
+    #[error("not a preface of this version")]
     Format,
-    #[error("its HMAC is wrong")]
+    #[error("wrong HMAC")]
     Mac,
-    #[error("it is for another term")]
+    #[error("the preface is for another term")]
     Term,
-    #[error("the connection was relayed before")]
+    #[error("the connection was already relayed")]
     Hops,
-    #[error("it was used before")]
+    #[error("the preface was already used")]
     Replayed,
-    #[error("it is too old")]
+    #[error("the preface is too old")]
     TooOld,
     #[error("this gateway does not lead")]
     NotLeading,
-    #[error("it was not complete in time")]
+    #[error("the preface was not complete in time")]
     Incomplete,
 }
 
-/// Makes each preface different.
+/// Makes each preface unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Nonce {
     /// Random, chosen by a follower for each leader.
@@ -62,7 +62,7 @@ pub(crate) struct Nonce {
     pub(crate) counter: u64,
 }
 
-/// What a follower says about a connection.
+/// The statement of a follower about a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Preface {
     pub(crate) term: u64,
@@ -79,12 +79,12 @@ impl RelayKey {
         Self(hmac::Key::new(HMAC_SHA256, secret))
     }
 
-    /// What a leader answers to a preface that it believes.
+    /// The leader's response to an accepted preface.
     pub(crate) fn confirmation(&self, preface: &[u8; PREFACE_BYTES]) -> [u8; MAC_BYTES] {
         self.sign(&confirmed(preface))
     }
 
-    /// Whether a leader's answer proves that it knows the secret. The time that it takes says nothing of the secret.
+    /// Whether the response proves that the leader knows the secret. Compared in constant time.
     pub(crate) fn is_confirmation(&self, preface: &[u8; PREFACE_BYTES], answer: &[u8; MAC_BYTES]) -> bool {
         hmac::verify(&self.0, &confirmed(preface), answer).is_ok()
     }
@@ -106,7 +106,7 @@ impl Preface {
         byte == MAGIC[0]
     }
 
-    /// Of a connection that a follower relays.
+    /// The preface of a connection that a follower relays.
     pub(crate) fn new(term: u64, nonce: Nonce, ends: Ends) -> Self {
         Self { term, hops: HOPS, nonce, ends }
     }
@@ -125,7 +125,8 @@ impl Preface {
         bytes.try_into().expect("each field has a fixed length, and they add up to a preface")
     }
 
-    /// Nothing of it is looked at before the HMAC is right, which is compared in constant time.
+    /// Verifies and parses a preface. After magic and version, the HMAC is verified, in constant time, before any other field is
+    /// used.
     pub(crate) fn decode(
         bytes: &[u8; PREFACE_BYTES],
         key: &RelayKey,
@@ -167,7 +168,7 @@ fn put_address(into: &mut Vec<u8>, address: SocketAddr) {
     into.extend_from_slice(&address.port().to_be_bytes());
 }
 
-/// The fields that were not read yet.
+/// The fields that are not parsed yet.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_confirmation_needs_the_secret_and_fits_one_preface() {
+    fn a_confirmation_needs_the_secret_and_is_valid_for_one_preface() {
         let (key, other) = (RelayKey::new(&[1; 32]), RelayKey::new(&[2; 32]));
         let sent = preface().encode(&key);
         assert!(key.is_confirmation(&sent, &key.confirmation(&sent)));

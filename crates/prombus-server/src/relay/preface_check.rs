@@ -1,4 +1,4 @@
-//! The leader's side of a preface: whether it is believed.
+//! The leader's check of prefaces.
 
 use super::preface::{MAC_BYTES, PREFACE_BYTES, Preface, PrefaceRefused, RelayKey};
 use super::replay_window::ReplayWindows;
@@ -12,10 +12,10 @@ pub(crate) struct PrefaceCheck {
     windows: Mutex<ReplayWindows>,
 }
 
-/// A preface that is believed.
-pub(crate) struct Believed {
+/// An accepted preface.
+pub(crate) struct AcceptedPreface {
     pub(crate) ends: Ends,
-    /// What the follower gets before anything else.
+    /// The first bytes that the follower receives.
     pub(crate) confirmation: [u8; MAC_BYTES],
 }
 
@@ -24,13 +24,13 @@ impl PrefaceCheck {
         Self { term, key: RelayKey::new(secret), windows: Mutex::default() }
     }
 
-    /// How many bytes a preface has.
+    /// Size of a preface.
     pub(crate) const BYTES: usize = PREFACE_BYTES;
 
-    /// Believes a preface once.
-    pub(crate) fn check(&self, bytes: &[u8; PREFACE_BYTES]) -> Result<Believed, PrefaceRefused> {
+    /// Accepts each preface at most once.
+    pub(crate) fn check(&self, bytes: &[u8; PREFACE_BYTES]) -> Result<AcceptedPreface, PrefaceRefused> {
         let preface = Preface::decode(bytes, &self.key, self.term)?;
         self.windows.lock().use_once(preface.nonce)?;
-        Ok(Believed { ends: preface.ends, confirmation: self.key.confirmation(bytes) })
+        Ok(AcceptedPreface { ends: preface.ends, confirmation: self.key.confirmation(bytes) })
     }
 }

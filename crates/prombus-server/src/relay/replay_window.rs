@@ -1,33 +1,33 @@
-//! Which prefaces were used: a window of counters for each follower.
+//! Remembers used prefaces: a window of counters for each follower.
 
 use super::preface::{Nonce, PrefaceRefused};
 use std::collections::HashMap;
 
-/// Counters below the highest one that may still arrive. Many connections are opened at once and arrive in any order; a follower
-/// tries again with a new counter when one is too old.
+/// A counter may be lower than the highest one by less than this. Connections that are opened at the same time arrive in any
+/// order. If a counter is too old, the follower retries with a new one.
 const WINDOW: u64 = 4096;
 const WORDS: usize = (WINDOW / 64) as usize;
-/// Followers that are remembered. A follower is new with each start of its process and each term, and only one that knows the
-/// secret gets this far. Beyond it the one that was silent for the longest time is forgotten.
+/// Maximum number of remembered followers. A follower has a new id after each restart and in each term; only holders of the
+/// secret get this far. Beyond the maximum, the follower whose last preface is the oldest is forgotten.
 const FOLLOWERS_MAX: usize = 1024;
 
 /// The counters of all followers of a term.
 #[derive(Default)]
 pub(super) struct ReplayWindows {
     followers: HashMap<[u8; 16], FollowerWindow>,
-    /// Counts prefaces, to find the follower that was silent for the longest time.
+    /// Counts prefaces, to find the follower whose last preface is the oldest.
     prefaces: u64,
 }
 
 struct FollowerWindow {
     highest: u64,
-    /// One bit for each counter of the window, at its remainder.
+    /// One bit for each counter of the window, at the counter modulo [`WINDOW`].
     used: Box<[u64; WORDS]>,
     last_preface: u64,
 }
 
 impl ReplayWindows {
-    /// Marks a nonce as used, unless it was before or is too old to know.
+    /// Marks a nonce as used. Refuses one that was already used, or is too old to tell.
     pub(super) fn use_once(&mut self, nonce: Nonce) -> Result<(), PrefaceRefused> {
         self.prefaces += 1;
         if !self.followers.contains_key(&nonce.follower) && self.followers.len() >= FOLLOWERS_MAX {
@@ -52,7 +52,7 @@ impl FollowerWindow {
             return Err(PrefaceRefused::TooOld);
         }
         if counter > self.highest {
-            // The places of counters that leave the window are those of the counters that enter it.
+            // The counters that enter the window reuse the bits of those that leave it.
             let entering = (counter - self.highest).min(WINDOW);
             (0..entering).for_each(|back| self.set(counter - back, false));
             self.highest = counter;
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_followers_is_bounded_and_the_silent_ones_go() {
+    fn the_number_of_followers_is_bounded_and_silent_ones_are_forgotten() {
         let mut windows = ReplayWindows::default();
         for follower in 0..3 * FOLLOWERS_MAX as u32 {
             assert_eq!(windows.use_once(nonce(follower, 1)), Ok(()));

@@ -1,7 +1,7 @@
-//! A relayed connection: bytes both ways until one side ends, the leader changes, or this process stops.
+//! A relayed connection: copies bytes in both directions until one side ends, the leader changes, or this process stops.
 //!
-//! A WebSocket that the leader does not end itself gets a close frame from the follower, after the last whole frame. Everything
-//! else ends at the level of TCP.
+//! If the leader does not close a WebSocket itself, the follower sends a close frame after the last complete frame. All other
+//! connections end at TCP level.
 
 use super::frame_boundary::FrameBoundaries;
 use super::hop::Hop;
@@ -19,13 +19,13 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 /// Rounds of copying before other connections get a turn.
 const ROUNDS_MAX: usize = 16;
-/// The leader closes a client that reads nothing after `stall_timeout`, and gives it this long to read the close frame.
+/// The leader closes a client that does not read after `stall_timeout`. This is the additional time to read the close frame.
 const STALLED_CLOSE: Duration = Duration::from_secs(35);
 /// How long the rest of a frame may take when the leader has changed.
 const FRAME_PATIENCE: Duration = Duration::from_secs(1);
-/// How long a client has to answer a close frame, or to close its end.
+/// How long a client may take to answer a close frame, or to close its side.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
-/// An HTTP connection that was silent for this long, with the leader's bytes last, is idle.
+/// An HTTP connection is idle if no bytes were copied for this long and the last ones came from the leader.
 const QUIET: Duration = Duration::from_millis(250);
 
 /// A relayed connection.
@@ -36,27 +36,27 @@ pub(crate) struct Splice<C> {
     to_client: Lane,
     request_frames: FrameBoundaries,
     response: ResponseTracker,
-    /// Pieces that were read from either side.
+    /// Number of pieces that were read from both sides.
     pieces: u64,
-    /// Whether the leader's bytes came last.
+    /// Whether the last bytes came from the leader.
     is_answered: bool,
-    /// The client gets no more than the frame that has begun.
+    /// The client gets only the rest of the current frame.
     ends_at_boundary: bool,
-    /// The leader gets no more than the frame that has begun, and then a close frame.
+    /// The leader gets only the rest of the current frame, and then a close frame.
     closes_leader: bool,
     stall: Duration,
-    /// Runs while the client takes nothing.
+    /// Runs while the client accepts nothing.
     stall_timer: Option<Pin<Box<Sleep>>>,
 }
 
 /// Why copying has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Over {
-    /// The client is gone, or takes nothing.
+    /// The client is gone, or does not read.
     Client,
-    /// The leader has ended the connection, or it broke.
+    /// The leader has ended the connection, or the connection to it broke.
     Leader,
-    /// The frame that had begun is complete.
+    /// The current frame is complete.
     Boundary,
     /// Another gateway leads.
     LeaderChanged,
@@ -65,7 +65,7 @@ enum Over {
 }
 
 impl<C: AsyncRead + AsyncWrite + Unpin> Splice<C> {
-    /// `head_bytes` of what was `read` from the client are the head of its first request.
+    /// `read`: bytes that were already read from the client; the first `head_bytes` of them are the head of its first request.
     pub(crate) fn new(
         client: C,
         read: Vec<u8>,
@@ -91,7 +91,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Splice<C> {
         }
     }
 
-    /// Relays until the connection ends. `leader_changed` resolves when another gateway leads.
+    /// Relays until the connection ends. `leader_changed` resolves when another gateway becomes the leader.
     pub(crate) async fn run(
         mut self,
         leader_changed: impl Future<Output = ()>,
@@ -167,7 +167,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Splice<C> {
         match moved {
             Ok(has_moved) => Ok(has_moved),
             Err(Failed::Reading) => Err(Over::Client),
-            // What the leader has sent before it ended is still there to be read.
+            // Bytes that the leader sent before it ended can still be read.
             Err(Failed::Writing) => {
                 self.to_leader.abandon();
                 Ok(true)
@@ -195,7 +195,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Splice<C> {
         })
     }
 
-    /// Whether the client has taken nothing for too long.
+    /// Whether the client has not read for too long.
     fn is_stalled(&mut self, context: &mut Context<'_>) -> bool {
         if !self.to_client.has_unsent() {
             self.stall_timer = None;
@@ -206,7 +206,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Splice<C> {
         timer.as_mut().poll(context).is_ready()
     }
 
-    /// Ends the connection from the leader's side: a WebSocket at the end of a frame.
+    /// Ends the connection to the client; a WebSocket ends after a complete frame.
     async fn end(&mut self, ending: Ending) {
         self.to_leader.abandon();
         if self.response.frames().is_some() {
@@ -225,8 +225,8 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Splice<C> {
         let _ = timeout(CLOSE_PATIENCE, self.shut()).await;
     }
 
-    /// Says that nothing more comes, also in TLS, and waits for the client to do the same. A socket that is closed with something
-    /// unread in it would take the last bytes with it.
+    /// Shuts down the sending side (with TLS too) and waits until the client closes its side. Closing a socket with unread data
+    /// would reset the connection, and the client could lose the last bytes.
     async fn shut(&mut self) {
         if self.client.shutdown().await.is_ok() {
             let mut rest = [0; 1024];
@@ -234,18 +234,18 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Splice<C> {
         }
     }
 
-    /// Ends in order because this process stops: what is under way is answered first.
+    /// Ends the connection gracefully because this process stops: requests in progress are answered first.
     async fn stop(&mut self) -> Over {
         if self.response.frames().is_none() {
             return self.stop_http().await;
         }
-        // The leader gets the close frame that the client would send. It leaves the groups, answers what was read, and its close
-        // frame with the same code passes to the client.
+        // The leader gets the close frame that the client would send. It leaves the groups, answers the frames that it has read,
+        // and sends a close frame with the same code, which is passed to the client.
         self.closes_leader = true;
         self.copy().await
     }
 
-    /// A follower does not read HTTP, so it takes a silent connection for an idle one, unless a request waits for its answer.
+    /// A follower does not parse HTTP. It treats a quiet connection as idle, unless the client sent the last bytes.
     async fn stop_http(&mut self) -> Over {
         loop {
             let before = self.pieces;
@@ -260,7 +260,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Splice<C> {
     }
 }
 
-/// A control frame as a client sends it. The mask hides nothing here.
+/// A control frame as a client sends it: masked, here with zeros.
 fn masked(frame: &[u8]) -> Vec<u8> {
     let mut masked = frame.to_vec();
     masked[1] |= 0x80;

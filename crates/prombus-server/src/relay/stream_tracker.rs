@@ -1,22 +1,22 @@
-//! What a follower knows of one direction of a relayed connection: whether it has become a WebSocket, and where its frames end.
+//! Tracks the leader's bytes of a relayed connection: whether it has become a WebSocket, and where its frames end.
 
 use super::frame_boundary::FrameBoundaries;
 
-/// The status line of an upgrade, as far as it counts. The leader is a gateway too, and speaks HTTP/1.1.
+/// The start of the status line of an upgrade. The leader is a prombus server too and always responds with HTTP/1.1.
 const SWITCHING_PROTOCOLS: &[u8; 12] = b"HTTP/1.1 101";
 const END_OF_HEAD: u32 = u32::from_be_bytes(*b"\r\n\r\n");
 
 /// The leader's bytes, which decide whether the connection is a WebSocket.
 #[derive(Clone, Debug)]
 pub(super) enum ResponseTracker {
-    /// The first bytes of the first response; this many are those of an upgrade.
+    /// The status line of the first response; this many bytes match that of an upgrade.
     Status(usize),
-    /// The rest of the head of an upgrade; its last four bytes.
+    /// The rest of the head of an upgrade, with the last four bytes.
     Head(u32),
     /// Frames.
     Frames(FrameBoundaries),
-    /// HTTP, in which nothing is tracked. A request after the first one may still ask for an upgrade; such a WebSocket ends
-    /// like an HTTP connection.
+    /// HTTP, which is not tracked. If a later request on the same connection upgrades it, that WebSocket ends like an HTTP
+    /// connection.
     Http,
 }
 
@@ -40,7 +40,7 @@ impl ResponseTracker {
         }
     }
 
-    /// Like [`advance`](Self::advance), but ends with the frame that has begun. Returns how many of the bytes belong to it.
+    /// Like [`advance`](Self::advance), but only to the end of the current frame. Returns how many of the bytes belong to it.
     pub(super) fn advance_to_boundary(&mut self, bytes: &[u8]) -> usize {
         let frames = self.skip_head(bytes);
         match self {
@@ -49,7 +49,7 @@ impl ResponseTracker {
         }
     }
 
-    /// Takes the bytes of the head, and returns those after it.
+    /// Consumes the bytes of the head, and returns those after it.
     fn skip_head<'a>(&mut self, mut bytes: &'a [u8]) -> &'a [u8] {
         while let Some((&byte, rest)) = bytes.split_first() {
             *self = match *self {

@@ -1,26 +1,26 @@
-//! Prefaces that tests write themselves.
+//! Prefaces for tests, which may be invalid.
 
 use super::preface::{Nonce, Preface, RelayKey};
 use crate::peer::Ends;
 use std::net::SocketAddr;
 
-/// What a test says in a preface.
+/// The fields of a preface for a test.
 #[derive(Clone, Copy, Debug)]
 pub struct TestPreface {
-    /// The key.
+    /// The key of the HMAC.
     pub secret: [u8; 32],
     /// The term.
     pub term: u64,
-    /// 1 in a good one.
+    /// 1 in a valid preface.
     pub hops: u8,
-    /// The connection's number.
+    /// The counter of the nonce.
     pub counter: u64,
-    /// The client that it claims.
+    /// The claimed address of the client.
     pub client: SocketAddr,
 }
 
 impl TestPreface {
-    /// The bytes, and what a leader answers if it believes them.
+    /// The bytes of the preface, and the confirmation of a leader that accepts it.
     pub fn encode(&self) -> (Vec<u8>, Vec<u8>) {
         let key = RelayKey::new(&self.secret);
         let nonce = Nonce { follower: *b"a test follower.", counter: self.counter };
@@ -31,10 +31,10 @@ impl TestPreface {
     }
 }
 
-/// What a leader answers to a preface that it believes.
+/// The confirmation of a leader that accepts this preface.
 ///
 /// # Panics
-/// If the bytes are not as many as a preface has.
+/// If the number of bytes is wrong.
 pub fn confirmation(secret: &[u8; 32], preface: &[u8]) -> Vec<u8> {
     let preface = preface.try_into().expect("a whole preface");
     RelayKey::new(secret).confirmation(preface).to_vec()

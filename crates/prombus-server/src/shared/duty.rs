@@ -1,4 +1,4 @@
-//! What the gateway does now, made from the roles that it is given: the gateway of a term, or the leader to relay to.
+//! The current duty of this gateway, derived from its role: to serve the store for a term, or to relay to the leader.
 
 use crate::gateway::{Gateway, GatewayParts};
 use crate::http;
@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::watch;
 
-/// What the gateway does now.
+/// The current duty.
 #[derive(Clone)]
 pub(super) enum Duty {
     Leading(Arc<Leading>),
     Following(Option<Arc<Leader>>),
 }
 
-/// A term in which this process leads.
+/// A term that this process leads.
 pub(super) struct Leading {
     pub(super) term: u64,
     pub(super) gateway: Arc<Gateway>,
@@ -28,15 +28,15 @@ pub(super) struct Leading {
 }
 
 impl Leading {
-    /// Ends its connections.
+    /// Ends the connections of this term.
     pub(super) fn stop(&self, reason: StopReason) {
         self.stop.send_replace(Some(reason));
     }
 }
 
 impl Duty {
-    /// Whether a connection that is relayed to this leader must end. While no leader is known, the old one may still serve: it
-    /// ends the connection itself.
+    /// Whether a connection that is relayed to this leader must end. It stays open while no leader is known: the old leader may
+    /// still serve, and otherwise ends the connection itself.
     pub(super) fn has_left(&self, leader: &Leader) -> bool {
         match self {
             Self::Leading(_) => true,
@@ -45,7 +45,7 @@ impl Duty {
         }
     }
 
-    /// Whether a role asks for what is done already: renewals of a lease change nothing.
+    /// Whether this duty already fulfills the role, as after a renewal of the lease.
     fn is_for(&self, role: &ServerRole) -> bool {
         match (self, role) {
             (Self::Leading(now), ServerRole::Leading { backend, term, .. }) => {
@@ -59,37 +59,37 @@ impl Duty {
     }
 }
 
-/// Turns roles into duties.
-pub(super) struct DutyOffice {
+/// Updates the duty when the role changes.
+pub(super) struct DutyUpdater {
     pub(super) roles: watch::Receiver<ServerRole>,
     pub(super) parts: Arc<GatewayParts>,
     pub(super) metrics: Arc<SharedStoreMetrics>,
     pub(super) duties: watch::Sender<Duty>,
-    /// The prefaces of the newest term that this process led. It may lead the same term again after a time without renewals of the
-    /// lease, and must then refuse the prefaces that it has seen.
+    /// The preface check of the newest term that this process led. After a pause in renewing the lease, the process may lead the
+    /// same term again, and must then still refuse the prefaces that it has seen.
     pub(super) prefaces: Option<(u64, Arc<PrefaceCheck>)>,
 }
 
-impl DutyOffice {
-    /// Takes up the role of now.
-    pub(super) fn begin(mut self) -> Self {
+impl DutyUpdater {
+    /// Applies the current role.
+    pub(super) fn apply_current(mut self) -> Self {
         let role = self.roles.borrow_and_update().clone();
-        self.take_up(role);
+        self.apply(role);
         self
     }
 
-    /// Takes up every further role until the roles end; the last one stays.
+    /// Applies every change of the role until the channel closes; the last role stays.
     pub(super) async fn run(mut self) {
         while self.roles.changed().await.is_ok() {
-            self = self.begin();
+            self = self.apply_current();
         }
     }
 
-    fn take_up(&mut self, role: ServerRole) {
+    fn apply(&mut self, role: ServerRole) {
         if self.duties.borrow().is_for(&role) {
             return;
         }
-        tracing::info!("the role of this gateway is now {role:?}");
+        tracing::info!("this gateway's role changed to {role:?}");
         let duty = match role {
             ServerRole::Following { leader } => {
                 let is_insecure = self.parts.options.relay_insecure;
@@ -103,7 +103,7 @@ impl DutyOffice {
                 Duty::Leading(Arc::new(Leading { term, gateway, router, prefaces, stop }))
             }
         };
-        self.note(&duty);
+        self.record(&duty);
         if let Duty::Leading(before) = self.duties.send_replace(duty) {
             before.stop(StopReason::Deposed);
         }
@@ -120,7 +120,7 @@ impl DutyOffice {
         }
     }
 
-    fn note(&self, duty: &Duty) {
+    fn record(&self, duty: &Duty) {
         self.metrics.is_leader.store(matches!(duty, Duty::Leading(_)), Ordering::Relaxed);
         self.metrics.is_leader_reached.store(false, Ordering::Relaxed);
         match duty {

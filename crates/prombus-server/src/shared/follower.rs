@@ -1,8 +1,8 @@
-//! A connection of a follower: its first request is answered here, or the whole connection is relayed to the leader.
+//! Connections of a follower: the first request is answered here, or the whole connection is relayed to the leader.
 
+use super::destination::{Destination, NO_LEADER};
 use super::duty::{Duty, Leading};
 use super::state::SharedState;
-use super::way::{NO_LEADER, Way};
 use crate::connection::{HEAD_BYTES_MAX, PrefixedSocket, answer_once};
 use crate::http::{self, ApiError, LeaderView, OwnRoute};
 use crate::peer::Ends;
@@ -14,14 +14,14 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
-/// What becomes of a connection that is not answered here.
+/// How a follower's handling of a connection ended.
 pub(super) enum Outcome<S> {
     Done,
-    /// This process leads now, and serves it. These bytes were read.
+    /// This process has become the leader and must serve the connection. The socket contains the bytes that were read.
     Lead(Arc<Leading>, PrefixedSocket<S>),
 }
 
-/// Serves a connection of which `read` was read already.
+/// Serves a connection whose first bytes, `read`, were already read.
 pub(super) async fn serve<S>(shared: &SharedState, mut socket: S, read: Vec<u8>, ends: Ends) -> Outcome<S>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -30,47 +30,47 @@ where
     let reading = FirstRequest::read(&mut socket, read, HEAD_BYTES_MAX);
     let reading = tokio::select! {
         reading = timeout(limits.head_timeout, reading) => reading,
-        // A request that is not complete has no effect: the client sends it again elsewhere.
+        // An incomplete request has no effect, so the client can safely send it again elsewhere.
         () = shared.stopping.wait() => return Outcome::Done,
     };
     let request = match reading {
         Ok(Ok(ReadHead::Request(request))) => request,
         Ok(Ok(ReadHead::Bad(read))) => {
-            let response = ApiError::bad_request("the request cannot be read").into_response();
+            let response = ApiError::bad_request("the request is not valid HTTP").into_response();
             answer_once(PrefixedSocket::new(read, socket), limits, response).await;
             return Outcome::Done;
         }
         Ok(Ok(ReadHead::Gone) | Err(_)) | Err(_) => {
-            tracing::debug!("{}: no request in time", ends.remote);
+            tracing::debug!("{}: no complete request in time", ends.remote);
             return Outcome::Done;
         }
     };
     let FirstRequest { mut read, head_bytes, mut parts } = *request;
     let answer = answer_here(shared, &parts, ends);
-    let way = match answer {
+    let destination = match answer {
         Some(response) => {
             answer_once(PrefixedSocket::new(read, socket), limits, response).await;
             return Outcome::Done;
         }
         None => {
-            // The bytes of the head are all that a client can make a follower hold while it waits.
+            // While a connection waits for the leader, a client can make the follower hold only the bytes of the head.
             read.shrink_to_fit();
             parts.headers = only_origin(&parts.headers);
-            Way::find(shared, ends).await
+            Destination::find(shared, ends).await
         }
     };
-    match way {
-        Way::Lead(leading) => return Outcome::Lead(leading, PrefixedSocket::new(read, socket)),
-        Way::Nowhere(error) => {
+    match destination {
+        Destination::Lead(leading) => return Outcome::Lead(leading, PrefixedSocket::new(read, socket)),
+        Destination::None(error) => {
             let response = http::refuse(error, &parts, &shared.parts);
             answer_once(PrefixedSocket::new(read, socket), limits, response).await;
         }
-        Way::Relay(leader, hop) => {
+        Destination::Relay(leader, hop) => {
             drop(parts);
             let _relayed = shared.metrics.relayed();
             let mut duties = shared.duties.clone();
             let leader_changed = async {
-                // The duties live as long as the server.
+                // The sender of the duties lives as long as the server.
                 let _ = duties.wait_for(|duty| duty.has_left(&leader)).await;
             };
             let splice = Splice::new(socket, read, head_bytes, hop, limits);
@@ -80,7 +80,7 @@ where
     Outcome::Done
 }
 
-/// The answer to a request that is not the leader's: one that may not come in, or one to this gateway itself.
+/// The response to a request that is not relayed: one that is refused, or one for a route of this gateway itself.
 fn answer_here(shared: &SharedState, parts: &Parts, ends: Ends) -> Option<Response> {
     if let Err(refused) = http::admit(&shared.parts.guard, ends, parts) {
         return Some(refused);
@@ -89,7 +89,7 @@ fn answer_here(shared: &SharedState, parts: &Parts, ends: Ends) -> Option<Respon
     Some(own.answer(parts, &shared.parts, &view(shared)))
 }
 
-/// What CORS headers of an error need.
+/// The header that the CORS headers of an error response depend on.
 fn only_origin(headers: &HeaderMap) -> HeaderMap {
     let origin = headers.get(header::ORIGIN);
     origin.map(|origin| (header::ORIGIN, origin.clone())).into_iter().collect()
@@ -100,7 +100,7 @@ fn view(shared: &SharedState) -> LeaderView {
     let duty = shared.duties.borrow().clone();
     let (address, reached) = match duty {
         Duty::Following(Some(leader)) => (Some(leader.endpoint.address.clone()), leader.reached()),
-        // A change of role between the look at the duty and this one: the next request gets the leader's answer.
+        // `Leading` occurs here only if the role has just changed: the next request is served as leader.
         Duty::Leading(_) | Duty::Following(None) => (None, Err(NO_LEADER.to_owned())),
     };
     let reached = if shared.stopping.is_stopping() { Err(reason()) } else { reached };

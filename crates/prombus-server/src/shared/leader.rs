@@ -1,20 +1,20 @@
-//! A connection of a leader: a client's own, or one that a follower relays.
+//! Connections of a leader: direct ones from clients, and those that a follower relays.
 
 use super::duty::Leading;
 use super::state::SharedState;
 use crate::clock::steady_ms;
 use crate::connection::{PrefixedSocket, serve_http};
 use crate::peer::{ConnectionSlot, Ends, Peer};
-use crate::relay::{Believed, PrefaceCheck, PrefaceRefused};
+use crate::relay::{AcceptedPreface, PrefaceCheck, PrefaceRefused};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-/// The log names a refused preface at most this often.
+/// Refused prefaces are logged as warnings at most this often.
 const WARN_EVERY_MS: u64 = 10_000;
 
-/// Serves a client's own connection of which `read` was read already.
+/// Serves a direct connection whose first bytes, `read`, were already read.
 pub(super) async fn serve<S>(leading: &Leading, socket: S, read: Vec<u8>, ends: Ends, slot: ConnectionSlot)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -22,7 +22,7 @@ where
     serve_prefixed(leading, PrefixedSocket::new(read, socket), ends, slot).await;
 }
 
-/// Serves a client's own connection.
+/// Serves a direct connection of a client.
 pub(super) async fn serve_prefixed<S>(
     leading: &Leading,
     socket: PrefixedSocket<S>,
@@ -34,7 +34,7 @@ pub(super) async fn serve_prefixed<S>(
     serve_peer(leading, socket, Via::Client(ends), slot).await;
 }
 
-/// Who has made a connection. The ends are the client's either way.
+/// Who opened the connection. The ends are those of the client's connection in both cases.
 enum Via {
     Client(Ends),
     Follower(Ends),
@@ -53,7 +53,7 @@ where
     serve_http(gateway, leading.router.clone(), socket, peer).await;
 }
 
-/// Serves a connection that begins with a preface, if it is believed. Then the ends are those that it names.
+/// Serves a connection that begins with a preface, if the preface is authentic. The ends are then those that the preface names.
 pub(super) async fn serve_relayed<S>(
     shared: &SharedState,
     leading: &Leading,
@@ -72,7 +72,7 @@ pub(super) async fn serve_relayed<S>(
     let preface = reading.ok().flatten().ok_or(PrefaceRefused::Incomplete);
     match preface.and_then(|preface| leading.prefaces.check(&preface)) {
         Err(refused) => note_refused(shared, ends, refused),
-        Ok(Believed { ends, confirmation }) => {
+        Ok(AcceptedPreface { ends, confirmation }) => {
             let confirming = async {
                 socket.write_all(&confirmation).await?;
                 socket.flush().await
@@ -99,12 +99,12 @@ async fn read_preface<S: AsyncRead + Unpin>(
     }
 }
 
-/// A follower closes what another one relays to it.
+/// A follower refuses connections that another follower relays to it.
 pub(super) fn refuse_relayed(shared: &SharedState, ends: Ends) {
     note_refused(shared, ends, PrefaceRefused::NotLeading);
 }
 
-/// Counts it and logs it: as a warning if it may be a forgery, but at most every 10 s.
+/// Counts and logs a refused preface: as a warning if it may be a forgery, but at most every 10 s.
 fn note_refused(shared: &SharedState, ends: Ends, refused: PrefaceRefused) {
     static WARNED_MS: AtomicU64 = AtomicU64::new(0);
     shared.metrics.refused_prefaces.fetch_add(1, Ordering::Relaxed);
@@ -112,8 +112,8 @@ fn note_refused(shared: &SharedState, ends: Ends, refused: PrefaceRefused) {
     let (now, warned) = (steady_ms() + WARN_EVERY_MS, WARNED_MS.load(Ordering::Relaxed));
     if !is_race && now >= warned + WARN_EVERY_MS {
         WARNED_MS.store(now, Ordering::Relaxed);
-        tracing::warn!("{} claims to relay a connection and is refused: {refused}", ends.remote);
+        tracing::warn!("relayed connection from {} refused: {refused}", ends.remote);
     } else {
-        tracing::debug!("{} claims to relay a connection and is refused: {refused}", ends.remote);
+        tracing::debug!("relayed connection from {} refused: {refused}", ends.remote);
     }
 }

@@ -1,4 +1,4 @@
-//! Whether a follower reaches the leader: asked once a second, the way that connections of clients go.
+//! Checks once a second whether a follower reaches the leader, over the same path as the connections of clients.
 
 use super::duty::Duty;
 use crate::metrics::SharedStoreMetrics;
@@ -13,13 +13,13 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How long the leader may take to answer, besides the connection.
+/// How long the leader may take to respond, without the time to connect.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// A cheap route. Any answer will do: the leader's own health is not the question.
+/// A cheap route. Any response counts: the probe does not check the leader's own health.
 const REQUEST: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 const ANSWER: &[u8] = b"HTTP/1.1 ";
 
-/// Probes the leader while there is one. `ends` are those of this process: it is its own client.
+/// Probes the leader while there is one. `ends` are those of this process, which is the client of the probe.
 pub(super) async fn probe_leaders(
     mut duties: watch::Receiver<Duty>,
     metrics: Arc<SharedStoreMetrics>,
@@ -55,7 +55,7 @@ async fn probe(leader: &Leader, ends: Ends) -> Result<(), String> {
     };
     let asked: io::Result<_> = timeout(PATIENCE, asking).await.unwrap_or(Err(io::ErrorKind::TimedOut.into()));
     let address = &leader.endpoint.address;
-    asked.map_err(|error| format!("the leader at {address} does not answer: {error}"))?;
+    asked.map_err(|error| format!("the leader at {address} does not respond: {error}"))?;
     if answer == ANSWER {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! What all connections of a shared store's gateway share, whatever its role.
+//! The state that all connections of a gateway share, in both roles.
 
 use super::duty::Duty;
 use crate::gateway::GatewayParts;
@@ -7,12 +7,12 @@ use crate::shutdown::Stopping;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// What all connections share.
+/// The shared state.
 #[derive(Clone)]
 pub(super) struct SharedState {
     pub(super) parts: Arc<GatewayParts>,
     pub(super) metrics: Arc<SharedStoreMetrics>,
     pub(super) duties: watch::Receiver<Duty>,
-    /// The end of the process; a term has its own.
+    /// The stop signal of the process; each term has its own.
     pub(super) stopping: Stopping,
 }

@@ -1,10 +1,10 @@
-//! The OK and ERR frames of a WebSocket. The one place that writes them.
+//! Writes the OK and ERR frames of a WebSocket. No other module does.
 
 use super::send_buffer::SendBuffer;
 use prombus::{PublishError, Published, Unavailable};
 use prombus_protocol::{ErrorCode, OkFrame, RawValue};
 
-/// An OK with nothing but `corr` and the fields that were ignored.
+/// An OK with only `corr` and the ignored fields.
 pub(super) fn put_ok(out: &mut SendBuffer, corr: Option<&str>, ignored: &[String]) {
     out.put_text(60, |into| {
         prombus_protocol::put_ok(into, corr);
@@ -12,7 +12,7 @@ pub(super) fn put_ok(out: &mut SendBuffer, corr: Option<&str>, ignored: &[String
     });
 }
 
-/// An OK with more than that. `of` sets the fields that this frame has.
+/// An OK with further fields, which `of` sets.
 pub(super) fn put_ok_with(
     out: &mut SendBuffer,
     corr: Option<&str>,
@@ -28,19 +28,19 @@ pub(super) fn put_err(out: &mut SendBuffer, corr: Option<&str>, code: ErrorCode,
     out.put_text(100, |into| prombus_protocol::put_err(into, corr, code, msg, None));
 }
 
-/// The ERR of a publish over the rate.
+/// The ERR of a publish that exceeds a rate.
 pub(super) fn put_rate_limited(out: &mut SendBuffer, corr: Option<&str>, msg: &str, retry_after_ms: u64) {
     out.put_text(120, |into| {
         prombus_protocol::put_err(into, corr, ErrorCode::RateLimited, msg, Some(retry_after_ms));
     });
 }
 
-/// The ERR of a frame before AUTH.
+/// The ERR for a frame before AUTH.
 pub(super) fn put_unauthorized(out: &mut SendBuffer, corr: Option<&str>) {
     put_err(out, corr, ErrorCode::Unauthorized, "Call AUTH first.");
 }
 
-/// The ERR of a publish.
+/// The ERR of a failed publish.
 pub(super) fn put_not_published(out: &mut SendBuffer, corr: Option<&str>, error: &PublishError) {
     put_err(out, corr, error.code(), &error.to_string());
 }
@@ -61,7 +61,7 @@ pub(super) fn put_published(
     });
 }
 
-/// The answer to an ACK or NACK.
+/// The OK or ERR of an ACK or NACK.
 pub(super) fn put_settled(
     out: &mut SendBuffer,
     corr: Option<&str>,
@@ -75,7 +75,7 @@ pub(super) fn put_settled(
     }
 }
 
-/// The OK of an ACK or NACK for an id that is not in flight. Without `corr` there is none.
+/// The OK of an ACK or NACK for an id that is not in flight. Without `corr` there is no OK.
 pub(super) fn put_stale(out: &mut SendBuffer, corr: Option<&str>, ignored: &[String]) {
     if corr.is_some() {
         put_settled(out, corr, ignored, true, None);

@@ -1,4 +1,4 @@
-//! Close codes: with which code and reason the gateway ends a WebSocket. Nothing else knows a close code.
+//! The codes and reasons of the close frames that the server sends. No other module knows close codes.
 
 use super::frame_decoder::{NOT_UTF8, Violation};
 use super::frame_encoder::put_close;
@@ -8,17 +8,17 @@ use crate::shutdown::StopReason;
 const NORMAL: u16 = 1000;
 /// The server shuts down.
 const GOING_AWAY: u16 = 1001;
-/// Not WebSocket.
+/// The client violated the WebSocket protocol.
 const PROTOCOL_ERROR: u16 = 1002;
 /// A text message that is not UTF-8, or data that is not deflate.
 const INVALID_DATA: u16 = 1007;
-/// No token, an invalid token, or a client that is too slow to send.
+/// No token, an invalid token, or a client that sends too slowly or not at all.
 const POLICY: u16 = 1008;
 /// A frame over the limit.
 const TOO_LARGE: u16 = 1009;
 /// The service restarts: connect again.
 const SERVICE_RESTART: u16 = 1012;
-/// The client reads nothing.
+/// The client does not read.
 const TRY_LATER: u16 = 1013;
 
 /// The close frame that ends a connection.
@@ -39,7 +39,7 @@ impl Ending {
     pub(super) const WRONG_TOKENS: Self = Self { code: POLICY, reason: "too many wrong tokens" };
     pub(super) const SLOW_MESSAGE: Self = Self { code: POLICY, reason: "a message took too long to arrive" };
     pub(super) const NO_PONG: Self = Self { code: POLICY, reason: "no answer to a ping" };
-    pub(super) const STALLED: Self = Self { code: TRY_LATER, reason: "nothing was read for too long" };
+    pub(super) const STALLED: Self = Self { code: TRY_LATER, reason: "the client did not read for too long" };
     pub(super) const NOT_UTF8: Self = Self { code: INVALID_DATA, reason: NOT_UTF8 };
 
     /// The close frame, as a server sends it.
@@ -49,8 +49,8 @@ impl Ending {
         frame
     }
 
-    /// How a connection ends because the gateway stops. A follower that relays it keeps serving the client: for that client the
-    /// leader changes.
+    /// How a connection ends when the server stops. For a relayed connection only the leader changes: the follower that relays it
+    /// keeps serving the client.
     pub(super) fn of_stop(reason: StopReason, is_relayed: bool) -> Self {
         match reason {
             StopReason::Shutdown if !is_relayed => Self::SHUTDOWN,
@@ -58,7 +58,7 @@ impl Ending {
         }
     }
 
-    /// The answer to a client's close frame: the same code, or a protocol error if no client may send it.
+    /// The response to a client's close frame: the same code, or a protocol error for a code that clients must not send.
     pub(super) fn answer_to(code: Option<u16>) -> Self {
         let code = match code {
             None => NORMAL,

@@ -1,7 +1,7 @@
 //! One WebSocket: moves bytes between a socket and a [`Conversation`].
 //!
-//! One wake-up reads all that the socket holds (up to a limit), lets the frames be handled, and sends everything that is in the
-//! send buffer with one write.
+//! Each wake-up reads everything that the socket holds (up to a limit), handles the frames, and sends the contents of the send
+//! buffer with one write.
 
 use super::close::Ending;
 use super::conversation::{Conversation, HowEnded, Phase};
@@ -20,25 +20,25 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-/// What a frame of the protocol has besides its payload.
+/// Maximum size of a protocol frame without the event's payload.
 const FRAME_EXTRA_BYTES: usize = 512 * 1024;
-/// Rounds of reading and writing before others get a turn.
+/// Rounds of reading and writing before other connections get a turn.
 const ROUNDS_MAX: usize = 16;
 /// A send buffer above this is released as soon as it is empty.
 const SEND_BUFFER_MAX: usize = 1 << 20;
-/// How long the end of a socket may take.
+/// How long shutting down a socket may take.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_millis(500);
 
 pub(crate) struct WebSocket<S> {
     socket: S,
     receive: ReceiveBuffer,
     conversation: Conversation,
-    /// What its buffers have of the memory of all connections.
+    /// Its share of the buffer budget of all connections.
     share: Share,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
-    /// `leftover` was read with the request.
+    /// `leftover`: bytes that were read together with the upgrade request.
     pub(crate) fn new(
         socket: S,
         leftover: &[u8],
@@ -81,8 +81,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         let _ = tokio::time::timeout(SHUTDOWN_PATIENCE, self.shut()).await;
     }
 
-    /// Ends the socket: says that nothing more comes, also in TLS, and waits for the client to do the same. A socket that is
-    /// closed with something unread in it would take the close frame with it.
+    /// Shuts down the sending side (with TLS too) and waits until the client closes its side. Closing a socket with unread data
+    /// would reset the connection, and the client could lose the close frame.
     async fn shut(&mut self) {
         if self.socket.shutdown().await.is_err() || self.conversation.is_eof {
             return;
@@ -99,7 +99,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
                 Poll::Pending => true,
             };
             let it = &mut self.conversation;
-            // Nothing follows the close frame.
+            // Nothing is sent after the close frame.
             if !matches!(it.phase, Phase::Closing { .. }) {
                 it.session.poll(context, &mut it.send);
             }
@@ -127,7 +127,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         Poll::Pending
     }
 
-    /// Reads once and handles what came. Ready when there may be more.
+    /// Reads once and handles the frames. Ready when there may be more to read.
     fn read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Self { socket, receive, conversation, .. } = self;
         if !receive.is_empty() && conversation.is_open_for_frames() {
@@ -143,7 +143,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Writes what there is. True when something was written.
+    /// Writes the send buffer. Returns whether something was written.
     fn write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let Self { socket, conversation: Conversation { send, timers, gateway, .. }, .. } = self;
         let mut has_written = false;
@@ -168,7 +168,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         Poll::Ready(Ok(has_written))
     }
 
-    /// Counts its buffers with those of all connections.
+    /// Updates its share of the buffer budget.
     fn account(&mut self) {
         let Conversation { send, session, gateway, .. } = &self.conversation;
         let bytes = self.receive.capacity() + send.capacity() + session.byte_count();

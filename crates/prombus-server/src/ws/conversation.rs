@@ -1,6 +1,6 @@
-//! A WebSocket without its socket: frames of the client are handled, time limits kept, and the connection ends in order.
+//! A WebSocket without its socket: handles the client's frames, enforces time limits, and closes the connection gracefully.
 //!
-//! It goes from [`Phase::Open`] over [`Phase::Draining`] to [`Phase::Closing`] and never back.
+//! The phase only moves forward: from [`Phase::Open`] to [`Phase::Draining`] to [`Phase::Closing`].
 
 use super::answers::put_err;
 use super::close::Ending;
@@ -16,26 +16,26 @@ use prombus_protocol::ErrorCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How long to wait while the buffers of all connections together are full.
+/// How long to wait while the buffer budget of all connections is used up.
 const NO_ROOM_RETRY_MS: u64 = 20;
 
 /// How a connection ended.
 #[derive(Debug)]
 pub(super) enum HowEnded {
-    /// With a close frame of the client, or ours.
+    /// With a close frame from either side.
     Clean,
-    /// The socket broke, or the client did not answer.
+    /// The socket broke without a close frame.
     Broken,
 }
 
-/// What is still to be done.
+/// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Frames are read and answered.
     Open,
-    /// No more frames are read; those that were read are answered, then the close frame is sent.
+    /// No more frames are read. Frames that were already read are answered, then the close frame is sent.
     Draining(Ending),
-    /// The close frame is queued; whatever the client still sends is dropped until it closes.
+    /// The close frame is queued. Further frames of the client are dropped until it closes.
     Closing { is_answered: bool },
 }
 
@@ -45,13 +45,13 @@ pub(super) struct Conversation {
     pub(super) send: SendBuffer,
     pub(super) timers: Timers,
     pub(super) phase: Phase,
-    /// Whether frames could not be handled when they were last looked at.
+    /// Whether frames could not be handled at the last attempt.
     is_blocked: bool,
-    /// Whether the socket was not read because the buffers of all connections together are full.
+    /// Whether the socket is not read because the buffer budget of all connections is used up.
     is_starved: bool,
     /// Nothing more is read.
     pub(super) is_eof: bool,
-    /// The client sent something that is not WebSocket: its close frame could not be found, so it is not waited for.
+    /// The client violated the WebSocket protocol. Its close frame could not be recognized, so the server does not wait for it.
     is_failed: bool,
 }
 
@@ -71,12 +71,12 @@ impl Conversation {
         }
     }
 
-    /// Whether frames of the client are handled now.
+    /// Whether frames of the client can be handled now.
     pub(super) fn is_open_for_frames(&self) -> bool {
         self.phase == Phase::Open && self.session.is_open_for_frames(&self.send)
     }
 
-    /// Whether the socket is to be read now. `received_bytes` wait to be handled.
+    /// Whether the socket may be read now. `received_bytes` already wait to be handled.
     pub(super) fn may_read(&mut self, received_bytes: usize) -> bool {
         self.is_blocked = self.phase == Phase::Open && !self.is_open_for_frames();
         if self.is_blocked || self.is_eof || matches!(self.phase, Phase::Draining(_)) {
@@ -91,16 +91,16 @@ impl Conversation {
         !self.is_starved
     }
 
-    /// So many bytes came; none at the end of the stream.
+    /// Records that `count` bytes arrived; 0 is the end of the stream.
     pub(super) fn received(&mut self, count: usize) {
-        // After a close frame nothing more is read, also if other bytes came with it.
+        // `|=`: a close frame among these bytes has already set it.
         self.is_eof |= count == 0;
         if count > 0 {
             self.timers.ping.heard();
         }
     }
 
-    /// Handles frames while they may be handled, and returns how many bytes were used up.
+    /// Handles frames while possible. Returns how many bytes were consumed.
     pub(super) fn handle_frames(&mut self, decoder: &mut FrameDecoder, bytes: &mut [u8]) -> usize {
         let mut used = 0;
         while used < bytes.len() {
@@ -144,7 +144,7 @@ impl Conversation {
         if matches!(violation, Violation::TooLarge(_)) {
             put_err(&mut self.send, None, ErrorCode::TooLarge, &violation.to_string());
         }
-        tracing::debug!("a connection is closed: {violation}");
+        tracing::debug!("closing {}: {violation}", self.session.who());
         self.is_failed = true;
         self.drain(violation.into());
     }
@@ -154,13 +154,13 @@ impl Conversation {
             Phase::Closing { .. } => self.phase = Phase::Closing { is_answered: true },
             _ => {
                 self.drain(Ending::answer_to(code));
-                // The client has closed already; nothing is waited for after the answer.
+                // The client has already closed, so nothing more is expected from it.
                 self.is_eof = true;
             }
         }
     }
 
-    /// Leaves all groups. No more frames are handled; those that were are answered, and then the close frame is sent.
+    /// Leaves all groups and handles no more frames. The close frame is sent after the answers to earlier frames.
     pub(super) fn drain(&mut self, ending: Ending) {
         if self.phase == Phase::Open {
             self.session.leave();
@@ -169,7 +169,7 @@ impl Conversation {
         }
     }
 
-    /// Ends the connection if a time limit is over, and sends a ping when one is due.
+    /// Ends the connection if a time limit is exceeded, and sends a ping when one is due.
     pub(super) fn check_timers(&mut self) {
         if self.phase != Phase::Open {
             return;
@@ -179,11 +179,12 @@ impl Conversation {
             return self.drain(ending);
         }
         if self.timers.is_stalled(self.send.is_behind(), now) {
-            // The frame that has left in part must end; the rest was never seen, and is redelivered to others now.
+            // The partly sent frame must be completed. The client never saw the frames after it: their events are redelivered to
+            // other members now.
             let sent = self.send.drop_unsent();
             self.session.lose(sent);
             self.gateway.metrics.ws_stalled.fetch_add(1, Ordering::Relaxed);
-            tracing::info!("{} reads nothing and is closed", self.session.who());
+            tracing::info!("closing {}: it does not read", self.session.who());
             return self.drain(Ending::STALLED);
         }
         if self.timers.is_frame_late(now) && !self.is_blocked {
@@ -195,12 +196,12 @@ impl Conversation {
         }
     }
 
-    /// Sends a ping, or ends the connection if the last one was not answered.
+    /// Sends a ping, or ends the connection if nothing was received since the last ping.
     fn ping(&mut self, now: u64) {
         if self.timers.ping.is_silent() && !self.is_blocked && !self.is_starved {
             self.session.lose(self.send.sent());
             self.gateway.metrics.ws_silent.fetch_add(1, Ordering::Relaxed);
-            tracing::info!("{} answers no ping and is closed", self.session.who());
+            tracing::info!("closing {}: it does not respond to pings", self.session.who());
             self.drain(Ending::NO_PONG);
             self.is_eof = true;
             return;
@@ -210,7 +211,7 @@ impl Conversation {
         self.send.release();
     }
 
-    /// Sends the close frame when everything before it is answered, or it takes too long.
+    /// Sends the close frame when all frames are answered, or when draining takes too long.
     pub(super) fn close_if_drained(&mut self) {
         if let Phase::Draining(ending) = self.phase
             && (self.session.is_answered() || self.timers.is_drain_over(steady_ms()))
@@ -221,7 +222,7 @@ impl Conversation {
         }
     }
 
-    /// How the connection has ended, if it has.
+    /// How the connection has ended; `None` while it has not.
     pub(super) fn end(&self) -> Option<HowEnded> {
         match self.phase {
             Phase::Closing { is_answered }
@@ -237,7 +238,7 @@ impl Conversation {
         }
     }
 
-    /// How a connection has ended that cannot be written to. Once it is being closed, a client may just go.
+    /// How a connection has ended that can no longer be written to. While it is being closed, the client may simply disconnect.
     pub(super) fn end_when_broken(&self) -> HowEnded {
         match self.phase {
             Phase::Open => HowEnded::Broken,

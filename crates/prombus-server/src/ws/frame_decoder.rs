@@ -1,7 +1,7 @@
-//! Takes WebSocket frames (RFC 6455) out of the bytes that a client sent.
+//! Decodes the WebSocket frames (RFC 6455) of a client.
 //!
-//! Written by hand, so that all frames that were read together are unmasked and handled in place. The reserved bits must be zero,
-//! except the one that marks a compressed message where compression was agreed on.
+//! It is written by hand so that all frames of one read are unmasked and handled in place. The reserved bits must be zero, except
+//! the one that marks a compressed message if compression was negotiated.
 
 #[cfg(test)]
 mod tests;
@@ -10,34 +10,34 @@ use super::opcode::{BINARY, CLOSE, CONTINUATION, DEFLATED, PING, PONG, TEXT};
 use super::permessage_deflate::{InflateError, give_back, inflate};
 use super::utf8::Utf8Check;
 
-/// What a client sent.
+/// A message or control frame of a client.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Incoming<'a> {
-    /// A whole message; whether it is UTF-8 is for the reader to check.
+    /// A complete text message. The receiver must check that it is UTF-8.
     Text(&'a [u8]),
-    /// A whole binary message.
+    /// A complete binary message.
     Binary(&'a [u8]),
     Ping(&'a [u8]),
     Pong,
-    /// The client closes; the code, if it gave one.
+    /// The client closes, with this code if it sent one.
     Close(Option<u16>),
 }
 
-/// Why a connection cannot go on.
+/// A violation that ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Violation {
     #[error("not WebSocket: {0}")]
     Protocol(&'static str),
     #[error("bad data: {0}")]
     Data(&'static str),
-    #[error("a message of more than {0} bytes")]
+    #[error("the message is larger than {0} bytes")]
     TooLarge(usize),
 }
 
 /// The close reason for a text message that is not UTF-8.
 pub(super) const NOT_UTF8: &str = "a text message is not UTF-8";
 
-/// A message that comes in pieces.
+/// A fragmented message.
 #[derive(Debug, Default)]
 struct Fragments {
     opcode: Option<u8>,
@@ -46,16 +46,16 @@ struct Fragments {
     utf8: Utf8Check,
 }
 
-/// Takes frames from bytes, one after another.
+/// Decodes frames one after another.
 #[derive(Debug)]
 pub(super) struct FrameDecoder {
     max_message_bytes: usize,
     /// Whether messages may be compressed.
     may_inflate: bool,
     pieces: Fragments,
-    /// How many bytes of a text frame that is not there whole were looked at.
+    /// How many bytes of an incomplete text frame were checked for UTF-8.
     checked_bytes: usize,
-    /// A message that was compressed.
+    /// The current message, decompressed.
     inflated: Vec<u8>,
 }
 
@@ -74,24 +74,24 @@ impl FrameDecoder {
         Self { max_message_bytes, may_inflate, pieces, checked_bytes: 0, inflated }
     }
 
-    /// Bytes of a message that came in pieces so far.
+    /// Memory of the fragments and the decompressed message.
     pub(super) fn held_bytes(&self) -> usize {
         self.pieces.bytes.capacity() + self.inflated.capacity()
     }
 
-    /// Whether a message is half there.
+    /// Whether a fragmented message is incomplete.
     pub(super) fn is_inside_message(&self) -> bool {
         self.pieces.opcode.is_some()
     }
 
-    /// How many bytes the frame at the start takes in all, if its head is there and it fits the limit.
+    /// The total size of the first frame, if its head is complete and it is within the limit.
     pub(super) fn frame_bytes(&self, bytes: &[u8]) -> Option<usize> {
         let head = self.head(bytes).ok()??;
         Some(head.head_bytes + head.payload_bytes)
     }
 
-    /// The next frame that is there whole, and how many bytes were used up; a piece of a message gives no frame but uses bytes.
-    /// Bytes are unmasked where they are.
+    /// The next complete message or control frame, and how many bytes were consumed. A fragment consumes bytes without returning
+    /// a message. Bytes are unmasked in place.
     pub(super) fn next<'a>(
         &'a mut self,
         bytes: &'a mut [u8],
@@ -110,7 +110,7 @@ impl FrameDecoder {
             PONG => Incoming::Pong,
             CLOSE => match payload {
                 [] => Incoming::Close(None),
-                [_] => return Err(Violation::Protocol("half a close code")),
+                [_] => return Err(Violation::Protocol("a close code of one byte")),
                 [_, _, reason @ ..] if std::str::from_utf8(reason).is_err() => {
                     return Err(Violation::Data("a close reason is not UTF-8"));
                 }
@@ -152,7 +152,7 @@ impl FrameDecoder {
         Ok((end, Some(incoming)))
     }
 
-    /// Looks at what is new of a text frame that is not there whole.
+    /// Checks the new bytes of an incomplete text frame for UTF-8.
     fn check_partial(&mut self, head: &Head, masked: &[u8]) -> Result<(), Violation> {
         let opcode = if head.opcode == CONTINUATION { self.pieces.opcode } else { Some(head.opcode) };
         let is_deflated = head.is_deflated || (head.opcode == CONTINUATION && self.pieces.is_deflated);
@@ -176,9 +176,9 @@ impl FrameDecoder {
         Ok(())
     }
 
-    /// Lets go of a message that came in pieces and was handled.
+    /// Frees the memory of a handled message that was fragmented or compressed.
     pub(super) fn release(&mut self) {
-        // Nearly always: messages come whole and as they are.
+        // Rare: nearly all messages are neither.
         if self.held_bytes() > 0 {
             self.release_held();
         }
@@ -198,7 +198,7 @@ impl FrameDecoder {
         let [first, second, rest @ ..] = bytes else { return Ok(None) };
         let (is_last, opcode) = (first & 0x80 != 0, first & 0x0f);
         let is_deflated = first & DEFLATED != 0;
-        // Only the first frame of a message says that it is compressed.
+        // Only the first frame of a message may have the bit.
         let may_be_deflated = self.may_inflate && matches!(opcode, TEXT | BINARY);
         if first & 0x30 != 0 || (is_deflated && !may_be_deflated) {
             return Err(Violation::Protocol("reserved bits are set"));
@@ -214,17 +214,17 @@ impl FrameDecoder {
         };
         match opcode {
             CLOSE | PING | PONG if !is_last || payload_bytes > 125 => {
-                return Err(Violation::Protocol("a control frame in pieces, or longer than 125 bytes"));
+                return Err(Violation::Protocol("a control frame is fragmented or longer than 125 bytes"));
             }
             CLOSE | PING | PONG => {}
             CONTINUATION if self.pieces.opcode.is_none() => {
-                return Err(Violation::Protocol("a piece of no message"));
+                return Err(Violation::Protocol("a continuation frame without a message"));
             }
             TEXT | BINARY if self.pieces.opcode.is_some() => {
-                return Err(Violation::Protocol("a message within another"));
+                return Err(Violation::Protocol("a new message before the last one is complete"));
             }
             CONTINUATION | TEXT | BINARY => {}
-            _ => return Err(Violation::Protocol("an opcode that does not exist")),
+            _ => return Err(Violation::Protocol("an unknown opcode")),
         }
         let so_far = if opcode == CONTINUATION { self.pieces.bytes.len() as u64 } else { 0 };
         if payload_bytes.saturating_add(so_far) > self.max_message_bytes as u64 {
@@ -254,7 +254,7 @@ fn message(opcode: u8, payload: &[u8]) -> Incoming<'_> {
 fn inflated<'a>(into: &'a mut Vec<u8>, payload: &[u8], most: usize) -> Result<&'a [u8], Violation> {
     *into = inflate(payload, most).map_err(|error| match error {
         InflateError::TooLarge => Violation::TooLarge(most),
-        InflateError::Bad => Violation::Data("a message is not deflate"),
+        InflateError::Bad => Violation::Data("a compressed message is invalid"),
     })?;
     Ok(into)
 }

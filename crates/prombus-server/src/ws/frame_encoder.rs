@@ -1,12 +1,12 @@
-//! Appends WebSocket frames (RFC 6455) to a buffer, as a server sends them: whole and not masked.
+//! Appends WebSocket frames (RFC 6455) to a buffer, as a server sends them: unfragmented and unmasked.
 
 use super::opcode::{BINARY, CLOSE, DEFLATED, PING, PONG, TEXT};
 use super::permessage_deflate::Deflate;
 
-/// A frame's head takes at most this: two bytes, and eight of length.
+/// Maximum size of a frame's head: two bytes, and eight bytes of length.
 const HEAD_BYTES_MAX: usize = 10;
 
-/// Appends a text frame. `write` appends its payload; `expected_bytes` is a guess that saves moving it.
+/// Appends a text frame. `write` appends its payload. If the guess `expected_bytes` is right, the payload need not be moved.
 pub(super) fn put_text(into: &mut Vec<u8>, expected_bytes: usize, write: impl FnOnce(&mut Vec<u8>)) {
     put_message(into, TEXT, expected_bytes, write);
 }
@@ -35,8 +35,8 @@ fn put_message(into: &mut Vec<u8>, first: u8, expected_bytes: usize, write: impl
     write_head(&mut into[start..start + needed], first, payload_bytes);
 }
 
-/// Appends frames of this server, their messages compressed where that makes them smaller, and notes where each ends: in
-/// `frames`, and in what was appended.
+/// Appends frames of this server, with messages compressed if that makes them smaller. Adds the end of each frame to `ends`: in
+/// `frames`, and in `into`.
 pub(super) fn put_deflated(
     deflate: Deflate,
     frames: &[u8],
@@ -63,7 +63,7 @@ pub(super) fn put_deflated(
     }
 }
 
-/// Where the payload of the frame of this server that begins there is, and where it ends.
+/// Where the payload of the frame at `at` starts and ends, in frames of this server.
 pub(super) fn extent_of(frames: &[u8], at: usize) -> (usize, usize) {
     let length = |range: std::ops::Range<usize>| {
         frames.get(range).map_or(0, |bytes| bytes.iter().fold(0, |all, &byte| all << 8 | usize::from(byte)))
@@ -123,7 +123,7 @@ pub(super) fn put_close(into: &mut Vec<u8>, code: u16, reason: &str) {
     put_control(into, CLOSE, &payload);
 }
 
-/// The end of the frame that contains byte `sent`, in frames of this server: what follows it can be dropped.
+/// The end of the frame that is partly sent after `sent` bytes, in frames of this server. Frames after it can be dropped.
 pub(super) fn end_of_frame_at(frames: &[u8], sent: usize) -> usize {
     let mut at = 0;
     while at < sent.min(frames.len()) {
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_the_frame_that_is_under_way_is_found() {
+    fn the_end_of_a_partly_sent_frame_is_found() {
         let mut frames = Vec::new();
         let mut ends = vec![0];
         for length in [3, 125, 126, 70_000, 0] {

@@ -1,7 +1,7 @@
 //! Compression of messages: permessage-deflate (RFC 7692).
 //!
-//! Each message is compressed for itself (no context takeover, in both directions). So a message tells nothing about the ones
-//! before it, and a connection that is quiet keeps no memory for it: the state of the compressor belongs to the thread.
+//! Each message is compressed on its own (no context takeover, in both directions). So the size of a message reveals nothing
+//! about earlier ones, and an idle connection needs no memory for compression: the compressor's state belongs to the thread.
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
@@ -11,17 +11,17 @@ const NAME: &str = "permessage-deflate";
 const WINDOW_BITS_MAX: u8 = 15;
 /// zlib has no smaller window for raw deflate.
 const WINDOW_BITS_MIN: u8 = 9;
-/// Shorter messages go as they are: compressing them saves no packet.
+/// Shorter messages are sent uncompressed: compressing them saves no packet.
 const WORTHWHILE_BYTES: usize = 64;
-/// What ends a flushed block, and is not sent.
+/// The end of a flushed block, which is not sent.
 const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
-/// Output is asked for in steps of at least this.
+/// The output buffer grows in steps of at least this size.
 const STEP_BYTES: usize = 4 * 1024;
-/// Memory up to this is kept by the thread for the next message.
+/// Maximum size of a buffer that the thread keeps for the next message.
 const KEPT_BYTES: usize = 256 * 1024;
 
 thread_local! {
-    /// One for each size of window, made when it is first used.
+    /// One compressor per window size, created at its first use.
     static COMPRESSORS: RefCell<[Option<Compress>; (WINDOW_BITS_MAX - WINDOW_BITS_MIN + 1) as usize]> =
         const { RefCell::new([const { None }; (WINDOW_BITS_MAX - WINDOW_BITS_MIN + 1) as usize]) };
     static DECOMPRESSOR: RefCell<Option<Decompress>> = const { RefCell::new(None) };
@@ -32,29 +32,29 @@ thread_local! {
 /// The result of the negotiation with a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deflate {
-    /// The size of the window that the server's messages may use.
+    /// The window size of the server's messages.
     window_bits: u8,
 }
 
 /// Why a message could not be inflated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InflateError {
-    /// It has more bytes than are allowed.
+    /// It is larger than allowed.
     TooLarge,
-    /// It is not deflate.
+    /// It is not valid deflate data.
     Bad,
 }
 
 impl Deflate {
-    /// The first offer of a client that can be met.
+    /// Accepts the first offer of a client that the server supports.
     pub(crate) fn negotiate(headers: &HeaderMap) -> Option<Self> {
         let values = headers.get_all(header::SEC_WEBSOCKET_EXTENSIONS).into_iter();
         let offers = values.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
-        offers.filter_map(Self::meet).next()
+        offers.filter_map(Self::accept).next()
     }
 
-    /// `None` if it is an offer of something else, is not as the RFC has it, or asks for a window that is too small.
-    fn meet(offer: &str) -> Option<Self> {
+    /// `None` if the offer is for another extension, is invalid, or requires a window that is too small.
+    fn accept(offer: &str) -> Option<Self> {
         let mut parts = offer.split(';').map(str::trim);
         if !parts.next()?.eq_ignore_ascii_case(NAME) {
             return None;
@@ -83,13 +83,13 @@ impl Deflate {
         (window_bits >= WINDOW_BITS_MIN).then_some(Self { window_bits })
     }
 
-    /// What a client gets that asks for nothing special.
+    /// The result for an offer without parameters.
     #[cfg(feature = "test-util")]
     pub(crate) fn plain() -> Self {
         Self { window_bits: WINDOW_BITS_MAX }
     }
 
-    /// The header for the answer.
+    /// The header of the response.
     pub(crate) fn answer(self) -> HeaderValue {
         let mut text = format!("{NAME}; server_no_context_takeover; client_no_context_takeover");
         if self.window_bits < WINDOW_BITS_MAX {
@@ -98,18 +98,18 @@ impl Deflate {
         HeaderValue::try_from(text).expect("letters and digits")
     }
 
-    /// Appends a message, compressed. False if that saves nothing: then nothing is appended.
+    /// Appends a compressed message. If compression saves nothing, appends nothing and returns false.
     pub(crate) fn deflate(self, message: &[u8], into: &mut Vec<u8>) -> bool {
         if message.len() < WORTHWHILE_BYTES {
             return false;
         }
-        // Not into the connection's own memory: what it keeps should be as large as what it sends.
+        // Compress into a buffer of the thread, so that the connection's buffer does not grow beyond the compressed size.
         let mut deflated = DEFLATED.take();
         let slot = usize::from(self.window_bits - WINDOW_BITS_MIN);
         let compressor = COMPRESSORS.with_borrow_mut(|compressors| compressors[slot].take());
         let mut compressor = compressor
             .unwrap_or_else(|| Compress::new_with_window_bits(Compression::fast(), false, self.window_bits));
-        // To the end, also where it grows: a compressor that still has output when it is reset is not good for another
+        // Compress to the end even if the output grows: a compressor that is reset with pending output cannot be used for another
         // message.
         while (compressor.total_in() as usize) < message.len() || deflated.len() == deflated.capacity() {
             deflated.reserve((message.len() / 2).max(STEP_BYTES));
@@ -137,7 +137,7 @@ fn window_bits_of(text: &str) -> Option<u8> {
     text.parse().ok().filter(|bits| is_plain && (8..=WINDOW_BITS_MAX).contains(bits))
 }
 
-/// Inflates a message of at most `most` bytes. Return the buffer with [`give_back`].
+/// Decompresses a message of at most `most` bytes. The caller returns the buffer with [`give_back`].
 pub(crate) fn inflate(message: &[u8], most: usize) -> Result<Vec<u8>, InflateError> {
     let mut inflated = SPARE.take();
     inflated.clear();
@@ -154,7 +154,7 @@ pub(crate) fn inflate(message: &[u8], most: usize) -> Result<Vec<u8>, InflateErr
     }
 }
 
-/// Keeps memory for the next message.
+/// Keeps a buffer for the next message.
 pub(super) fn give_back(inflated: Vec<u8>) {
     if inflated.capacity() <= KEPT_BYTES {
         SPARE.set(inflated);
@@ -171,7 +171,7 @@ fn inflate_into(
     let mut input = message;
     let mut is_tail = false;
     loop {
-        // One more than is allowed, to see that there is more.
+        // One byte more than allowed, to detect a message that is too large.
         let room = (most + 1 - into.len()).min((2 * input.len()).max(STEP_BYTES));
         into.reserve(room);
         let before = (decompressor.total_in(), into.len());
@@ -182,7 +182,7 @@ fn inflate_into(
         }
         input = &input[(decompressor.total_in() - before.0) as usize..];
         match status {
-            // A last block: what follows is a stream of its own.
+            // A final block: the data after it is a new stream.
             Status::StreamEnd if input.is_empty() || is_tail => return Ok(()),
             Status::StreamEnd => decompressor.reset(false),
             Status::Ok | Status::BufError if !input.is_empty() || into.len() == into.capacity() => {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_offer_that_can_be_met_is_answered() {
+    fn the_first_supported_offer_is_accepted() {
         let plain = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
         for offer in [
             "permessage-deflate",
@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    /// Bytes that no compressor makes smaller.
+    /// Incompressible bytes.
     fn noise(bytes: usize) -> Vec<u8> {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let step = |_| {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_all_lengths_come_back() {
+    fn messages_of_all_lengths_survive_a_round_trip() {
         for window_bits in WINDOW_BITS_MIN..=WINDOW_BITS_MAX {
             let deflate = Deflate { window_bits };
             for bytes in [0, 1, 63, 64, 65, 1_000, 4_095, 4_096, 4_097, 65_536, 300_000, 1 << 20] {
@@ -293,10 +293,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_deflate_is_refused_and_what_the_rfc_shows_is_taken() {
+    fn invalid_data_is_refused_and_the_examples_of_the_rfc_are_accepted() {
         assert_eq!(inflate(&[0xff; 20], 1_000), Err(InflateError::Bad));
         let hello = |bytes: &[u8]| inflate(bytes, 1_000).map(|it| String::from_utf8(it).expect("text"));
-        // Examples of RFC 7692, section 7.2.3: one block, no compression, a last block, two blocks.
+        // Examples of RFC 7692, section 7.2.3: one block, no compression, a final block, two blocks.
         for bytes in [
             &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00][..],
             &[0x00, 0x05, 0x00, 0xfa, 0xff, 0x48, 0x65, 0x6c, 0x6c, 0x6f, 0x00],

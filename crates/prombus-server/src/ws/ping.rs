@@ -1,4 +1,4 @@
-//! Pings: when the next one is due, and whether the client was heard since the last.
+//! The ping timer: when the next ping is due, and whether anything was received since the last one.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use std::time::Duration;
 pub(super) struct PingTimer {
     interval_ms: u64,
     due_ms: u64,
-    /// Nothing came since the last ping.
+    /// Nothing was received since the last ping.
     is_silent: bool,
 }
 
@@ -16,7 +16,7 @@ impl PingTimer {
         Self { interval_ms, due_ms: now + interval_ms, is_silent: false }
     }
 
-    /// When the next ping is due, by the steady clock.
+    /// When the next ping is due, on the steady clock.
     pub(super) fn due_ms(&self) -> u64 {
         self.due_ms
     }
@@ -25,7 +25,7 @@ impl PingTimer {
         now >= self.due_ms
     }
 
-    /// Whether the client has not been heard since the last ping.
+    /// Whether nothing was received since the last ping.
     pub(super) fn is_silent(&self) -> bool {
         self.is_silent
     }

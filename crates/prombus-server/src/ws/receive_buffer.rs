@@ -1,7 +1,8 @@
-//! The bytes that a client sent and that were not handled yet.
+//! The received bytes of a client that are not handled yet.
 //!
-//! A socket is read into memory of the thread, and frames are handled there. Only an incomplete frame, or frames that must wait,
-//! are kept in the connection's own memory. So a quiet connection costs next to nothing, and a busy one has a large buffer.
+//! A socket is read into a buffer of the thread, and frames are handled there. Only an incomplete frame, or frames that must
+//! wait, are kept in the connection's own memory. So an idle connection needs almost no memory, and a busy one reads into a large
+//! buffer.
 
 use super::frame_decoder::FrameDecoder;
 use std::cell::RefCell;
@@ -10,11 +11,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// What a thread reads at once.
+/// Size of a thread's read buffer.
 const READ_BYTES: usize = 256 * 1024;
-/// The rest of a frame of which more than this is there is read into the connection's own memory.
+/// When an incomplete frame is larger than this, its rest is read directly into the connection's own memory.
 const OWN_READ_BYTES: usize = 16 * 1024;
-/// What is read at once while the buffers of all connections together are full.
+/// Maximum size of a read while the buffer budget of all connections is used up.
 pub(super) const LITTLE_READ_BYTES: usize = 4 * 1024;
 
 thread_local! {
@@ -23,12 +24,12 @@ thread_local! {
 
 pub(super) struct ReceiveBuffer {
     decoder: FrameDecoder,
-    /// The start of an incomplete frame, or frames that wait for their turn.
+    /// The start of an incomplete frame, or frames that must wait.
     unread: Vec<u8>,
 }
 
 impl ReceiveBuffer {
-    /// `first` was read already.
+    /// `first`: bytes that were already read.
     pub(super) fn new(decoder: FrameDecoder, first: &[u8]) -> Self {
         Self { decoder, unread: first.to_vec() }
     }
@@ -42,17 +43,17 @@ impl ReceiveBuffer {
         self.unread.len() + self.decoder.held_bytes()
     }
 
-    /// Memory that it holds.
+    /// Allocated memory.
     pub(super) fn capacity(&self) -> usize {
         self.unread.capacity() + self.decoder.held_bytes()
     }
 
-    /// Drops what waits to be handled.
+    /// Drops the bytes that wait to be handled.
     pub(super) fn clear(&mut self) {
         self.unread = Vec::new();
     }
 
-    /// Handles what waits; `handle` returns how many bytes it used up.
+    /// Handles the waiting bytes; `handle` returns how many it consumed.
     pub(super) fn handle(&mut self, handle: impl FnOnce(&mut FrameDecoder, &mut [u8]) -> usize) {
         let used = handle(&mut self.decoder, &mut self.unread);
         self.unread.drain(..used);
@@ -61,7 +62,7 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Reads once, and handles what is there then. Returns how many bytes came; none at the end of the stream.
+    /// Reads once, then handles the buffered bytes. Returns how many bytes were read; 0 at the end of the stream.
     pub(super) fn poll_read<S: AsyncRead + Unpin>(
         &mut self,
         socket: &mut S,
@@ -94,7 +95,7 @@ impl ReceiveBuffer {
         })
     }
 
-    /// The rest of a large frame is read where its start is.
+    /// Reads the rest of a large frame directly after its start.
     fn poll_read_own<S: AsyncRead + Unpin>(
         &mut self,
         socket: &mut S,

@@ -1,10 +1,10 @@
-//! The bytes that a WebSocket has to send.
+//! The frames that wait to be sent on a WebSocket.
 //!
-//! Frames are appended to one buffer while another is being written. When the second is empty the two change places, so a frame
-//! is never copied on its way to the socket (unless it is compressed).
+//! Frames are appended to one buffer while another is being written. When the second is empty, the two are swapped, so a frame is
+//! never copied on its way to the socket (unless it is compressed).
 //!
-//! Positions count the bytes of all frames that the connection was ever given, before compression. The session remembers at which
-//! position each event ends; after a loss, [`SendBuffer::sent`] tells which events had left.
+//! A position counts the bytes of all frames that were ever appended, before compression. The session remembers the position at
+//! which each event ends. When the connection is lost, [`SendBuffer::sent`] tells which events were sent.
 
 use super::frame_encoder::{end_of_frame_at, put_close, put_deflated, put_ping, put_pong, put_text};
 use super::permessage_deflate::Deflate;
@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::AsyncWrite;
 
-/// An empty buffer with more than this is released.
+/// An empty buffer with a larger capacity is released.
 const KEPT_BYTES: usize = 4 * 1024;
 
 pub(super) struct SendBuffer {
@@ -21,17 +21,17 @@ pub(super) struct SendBuffer {
     queued: Vec<u8>,
     /// Frames that are being written.
     writing: Vec<u8>,
-    /// How much of `writing` has left.
+    /// How many bytes of `writing` were sent.
     written: usize,
     /// The position at which `writing` begins.
     writing_at: u64,
-    /// Bytes of the frames in `writing`, before compression.
+    /// Size of the frames in `writing`, before compression.
     writing_bytes: usize,
-    /// How messages are compressed, if the client wants that.
+    /// How messages are compressed, if the client negotiated it.
     deflate: Option<Deflate>,
-    /// Where the frames in `writing` end, before compression and after; empty if they are not compressed.
+    /// The ends of the frames in `writing`, before and after compression; empty without compression.
     frame_ends: Vec<(usize, usize)>,
-    /// Whether everything that was written has left; TLS may keep some.
+    /// Whether everything that was written is flushed; TLS may buffer some of it.
     is_flushed: bool,
 }
 
@@ -49,7 +49,7 @@ impl SendBuffer {
         }
     }
 
-    /// Appends a text frame. `write` appends its payload; `expected_bytes` is a guess that saves moving it.
+    /// Appends a text frame. `write` appends its payload. If the guess `expected_bytes` is right, the payload need not be moved.
     #[inline]
     pub(super) fn put_text(&mut self, expected_bytes: usize, write: impl FnOnce(&mut Vec<u8>)) {
         put_text(&mut self.queued, expected_bytes, write);
@@ -72,7 +72,7 @@ impl SendBuffer {
         put_close(&mut self.queued, code, reason);
     }
 
-    /// Makes room for frames of this many bytes in all.
+    /// Reserves memory for this many bytes of frames.
     pub(super) fn reserve(&mut self, bytes: usize) {
         self.queued.reserve(bytes);
     }
@@ -82,12 +82,12 @@ impl SendBuffer {
         self.writing.len() - self.written + self.queued.len()
     }
 
-    /// Whether the socket has not taken everything that it was offered.
+    /// Whether the socket has not accepted all of `writing` yet.
     pub(super) fn is_behind(&self) -> bool {
         self.written < self.writing.len()
     }
 
-    /// Whether everything has left.
+    /// Whether everything was sent.
     pub(super) fn is_sent(&self) -> bool {
         !self.is_behind() && self.queued.is_empty() && self.is_flushed
     }
@@ -97,12 +97,12 @@ impl SendBuffer {
         self.writing_at + (self.writing_bytes + self.queued.len()) as u64
     }
 
-    /// The position up to which everything has left.
+    /// The position up to which everything was sent.
     pub(super) fn sent(&self) -> u64 {
         self.position(self.written)
     }
 
-    /// The position of the last whole frame within this many bytes of `writing`; without compression, of the last byte.
+    /// The position that corresponds to this many bytes of `writing`. With compression: the end of the last complete frame.
     fn position(&self, written: usize) -> u64 {
         let ends = &self.frame_ends;
         let of_writing = match ends.partition_point(|&(_, end)| end <= written) {
@@ -113,7 +113,7 @@ impl SendBuffer {
         self.writing_at + of_writing as u64
     }
 
-    /// Drops everything after the frame that has left in part, and returns the position at which that frame ends.
+    /// Drops everything after the partly sent frame. Returns the position at which that frame ends.
     pub(super) fn drop_unsent(&mut self) -> u64 {
         let end = end_of_frame_at(&self.writing, self.written);
         let position = self.position(end);
@@ -123,7 +123,7 @@ impl SendBuffer {
         position
     }
 
-    /// Writes once, and returns how many bytes the socket took; none when there is nothing to write.
+    /// Writes once. Returns how many bytes the socket accepted; 0 when there is nothing to write.
     pub(super) fn poll_write<S: AsyncWrite + Unpin>(
         &mut self,
         socket: &mut S,
@@ -141,7 +141,7 @@ impl SendBuffer {
         Poll::Ready(Ok(count))
     }
 
-    /// Takes the queued frames up; false when there are none.
+    /// Moves the queued frames to `writing`; false when there are none.
     fn start_next(&mut self) -> bool {
         self.writing_at += self.writing_bytes as u64;
         self.writing.clear();
@@ -163,7 +163,7 @@ impl SendBuffer {
         true
     }
 
-    /// Makes everything leave that was written: TLS may keep some.
+    /// Flushes everything that was written: TLS may buffer some of it.
     pub(super) fn poll_flush<S: AsyncWrite + Unpin>(
         &mut self,
         socket: &mut S,
@@ -174,17 +174,17 @@ impl SendBuffer {
         Poll::Ready(Ok(()))
     }
 
-    /// Memory that it holds.
+    /// Allocated memory.
     pub(super) fn capacity(&self) -> usize {
         self.writing.capacity() + self.queued.capacity()
     }
 
-    /// Memory of the frames that are not being written yet.
+    /// Allocated memory of the frames that are not being written yet.
     pub(super) fn queued_capacity(&self) -> usize {
         self.queued.capacity()
     }
 
-    /// Releases memory that is not used now.
+    /// Releases the memory of empty buffers.
     pub(super) fn release(&mut self) {
         for buffer in [&mut self.writing, &mut self.queued] {
             if buffer.is_empty() && buffer.capacity() > KEPT_BYTES {
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use std::task::Waker;
 
-    /// A socket that takes `room` bytes, and then no more.
+    /// A socket that accepts `room` bytes.
     struct Narrow {
         room: usize,
         taken: Vec<u8>,
@@ -236,14 +236,14 @@ mod tests {
         buffer.put_text(text.len(), |into| into.extend_from_slice(text.as_bytes()));
     }
 
-    /// Writes until the socket or the buffer has had enough.
+    /// Writes until the socket accepts no more or the buffer is empty.
     fn write(buffer: &mut SendBuffer, socket: &mut Narrow) {
         let mut context = Context::from_waker(Waker::noop());
         while let Poll::Ready(Ok(1..)) = buffer.poll_write(socket, &mut context) {}
     }
 
     #[test]
-    fn frames_leave_in_order_and_positions_count_all_of_them() {
+    fn frames_are_sent_in_order_and_positions_count_all_of_them() {
         let (mut buffer, mut socket) = (SendBuffer::new(None), Narrow { room: 5, taken: Vec::new() });
         put(&mut buffer, "one");
         put(&mut buffer, "two");
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_begins_after_the_frame_that_left_in_part() {
+    fn only_frames_after_the_partly_sent_one_are_dropped() {
         let (mut buffer, mut socket) = (SendBuffer::new(None), Narrow { room: 6, taken: Vec::new() });
         for text in ["one", "two", "six"] {
             put(&mut buffer, text);

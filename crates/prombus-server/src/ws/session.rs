@@ -1,8 +1,8 @@
 //! The state of one WebSocket client, without its socket: messages go in, frames come out.
 //!
-//! Frames are handled in order. Publishes and acks are gathered while frames are read, and [`Session::poll`] hands them over
-//! together, writes all answers that are due and pulls events while there is room. A frame that has to wait for the disk before
-//! the next can be understood (SUBSCRIBE, SEEK, CURSOR) is a [`Barrier`]: the frames after it wait.
+//! Frames are handled in order. Publishes and acks are collected while frames are read. [`Session::poll`] then submits them
+//! together, writes all answers that are ready, and pulls events while there is room. A SUBSCRIBE, SEEK or CURSOR must be
+//! completed before the next frame is handled: it is a [`Barrier`], and the frames after it wait.
 
 mod barrier;
 mod corrs;
@@ -40,7 +40,7 @@ pub(crate) struct Session {
     /// `None` before AUTH.
     principal: Option<Arc<Principal>>,
     wrong_tokens: u32,
-    /// What the last subscription that has a name is called.
+    /// The member name of the last subscription that has one.
     name: Option<String>,
     reader: FrameReader,
     /// Unknown fields of the frame that is being handled.
@@ -48,17 +48,17 @@ pub(crate) struct Session {
     /// The time, read once for all frames that are handled together.
     now: Option<FrameTime>,
     publisher: Publisher,
-    /// The topic of the last publish: most publishes are to the same topic as the one before.
+    /// The topic of the last publish: most publishes are to the same topic as the previous one.
     last_topic: Option<KnownTopic>,
     subscriptions: Subscriptions,
-    /// What the frames after it wait for.
+    /// The frame that later frames wait for.
     barrier: Option<Barrier>,
     delivery_rate: DeliveryRate,
     /// A frame that ends the connection was handled.
     ending: Option<Ending>,
 }
 
-/// A topic, and what this client may do with it.
+/// A topic, whether this client may publish to it, and whether it exists.
 struct KnownTopic {
     topic: Topic,
     is_allowed: bool,
@@ -66,7 +66,7 @@ struct KnownTopic {
 }
 
 impl Session {
-    /// A session; with a principal when the upgrade had a token.
+    /// `principal`: the client, if the upgrade request had a token.
     pub(crate) fn new(gateway: Arc<Gateway>, peer: Arc<Peer>, principal: Option<Arc<Principal>>) -> Self {
         let principal = principal.or_else(|| (!gateway.auth.is_configured()).then(Principal::anyone));
         let delivery_rate = DeliveryRate::new(gateway.rates.deliveries());
@@ -88,7 +88,7 @@ impl Session {
         }
     }
 
-    /// The client, for logs: its name or that of its token, and its address.
+    /// The client, for logs: its member name or the name of its token, and its address.
     pub(super) fn who(&self) -> String {
         let remote = self.peer.ends.remote;
         match self.name.clone().or_else(|| self.token_name()) {
@@ -102,19 +102,19 @@ impl Session {
         self.peer.is_relayed
     }
 
-    /// The name of the token; none if no auth is configured.
+    /// The name of the token; `None` if no auth is configured.
     fn token_name(&self) -> Option<String> {
         let principal = self.principal.as_ref().filter(|_| self.gateway.auth.is_configured());
         principal.map(|principal| principal.name().to_owned())
     }
 
-    /// Whether it is known who this is.
+    /// Whether the client is authenticated.
     pub(super) fn is_authenticated(&self) -> bool {
         self.principal.is_some()
     }
 
-    /// How the connection must end now, if it must: a frame ended it, there was no AUTH in time, or the token has expired. The
-    /// client is told with an ERR.
+    /// How the connection must end, if it must end now: because of a frame, because there was no AUTH in time, or because the
+    /// token has expired. In the last two cases the client gets an ERR.
     pub(super) fn ending(&mut self, is_auth_due: bool, out: &mut SendBuffer) -> Option<Ending> {
         if self.ending.is_some() {
             return self.ending;
@@ -138,25 +138,29 @@ impl Session {
         self.barrier.is_none() && self.ending.is_none() && !is_full && !self.publisher.is_full()
     }
 
-    /// Whether every frame was answered that waits for an answer.
+    /// Whether no frame waits for its answer.
     pub(super) fn is_answered(&self) -> bool {
         self.publisher.is_idle() && self.subscriptions.is_answered() && self.barrier.is_none()
     }
 
-    /// When to poll again even if nothing happens, by the steady clock: the token expires, or a rate allows more.
+    /// When to poll again even if nothing happens, on the steady clock: when the token expires, and when the rate allows more
+    /// events.
     pub(super) fn wake_at_ms(&self) -> [Option<u64>; 2] {
         let expires_ms = self.principal.as_ref().and_then(|principal| principal.expires_ms());
         let expires = expires_ms.map(|at| steady_ms() + at.saturating_sub(now_ms()).max(0) as u64);
         [expires, self.delivery_rate.paused_until_ms()]
     }
 
-    /// Bytes of publishes that are under way.
+    /// Bytes of publishes in flight.
     pub(super) fn byte_count(&self) -> usize {
         self.publisher.byte_count()
     }
 
-    /// Handles a message that is not text.
-    #[cfg_attr(not(feature = "test-util"), expect(unused_variables, reason = "only an echo looks at it"))]
+    /// Handles a binary message.
+    #[cfg_attr(
+        not(feature = "test-util"),
+        expect(unused_variables, reason = "only an echo uses the payload")
+    )]
     pub(super) fn handle_binary(&mut self, payload: &[u8], out: &mut SendBuffer) {
         #[cfg(feature = "test-util")]
         if self.gateway.is_echo {
@@ -165,18 +169,23 @@ impl Session {
         if self.principal.is_none() {
             return put_unauthorized(out, None);
         }
-        put_err(out, None, ErrorCode::BadRequest, "binary messages are not understood; send JSON as text");
+        put_err(
+            out,
+            None,
+            ErrorCode::BadRequest,
+            "binary messages are not supported; send JSON in text messages",
+        );
     }
 
-    /// Hands over what was gathered from the frames.
+    /// Submits the collected publishes and acks.
     fn flush(&mut self) {
         self.now = None;
         self.publisher.flush(&*self.gateway.backend);
         self.subscriptions.settle_all(&*self.gateway.backend);
     }
 
-    /// Hands over what was gathered from the frames, then writes answers that are due and events that are there, while fewer than
-    /// the allowed bytes are queued.
+    /// Submits the collected publishes and acks, then writes the answers that are ready, and events while the send buffer has
+    /// room.
     pub(super) fn poll(&mut self, context: &mut Context<'_>, out: &mut SendBuffer) {
         self.flush();
         self.publisher.poll(&*self.gateway.backend, context, out);
@@ -196,18 +205,18 @@ impl Session {
         may_pull && self.subscriptions.is_ready_to_pull(&self.gateway, out)
     }
 
-    /// Says whether the socket is read. While it is not, leases do not run out.
+    /// Holds the leases while the socket is not read: they do not expire meanwhile.
     pub(super) fn hold(&mut self, is_held: bool) {
         self.subscriptions.hold(is_held);
     }
 
-    /// Leaves all groups in order.
+    /// Leaves all groups cleanly: unsettled events are redelivered without counting an attempt.
     pub(super) fn leave(&mut self) {
         self.flush();
         self.subscriptions.leave();
     }
 
-    /// The connection broke after everything before this position of the send buffer had left.
+    /// The connection broke after everything before this position of the send buffer was sent.
     pub(super) fn lose(&mut self, sent: u64) {
         self.flush();
         self.subscriptions.lose(sent);

@@ -1,4 +1,4 @@
-//! All time limits of a WebSocket, in one timer: the nearest that is due.
+//! All time limits of a WebSocket. One timer waits for the earliest.
 
 use super::ping::PingTimer;
 use crate::clock::steady_ms;
@@ -8,23 +8,23 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
-/// Leases are held back when a connection was not read for this long.
+/// Leases are held when a connection was not read for this long.
 const BLOCKED_MS: u64 = 100;
-/// How long a client has to answer a close frame.
+/// How long a client may take to answer a close frame.
 const CLOSE_MS: u64 = 2_000;
-/// A client that was too slow has longer: what it has not read yet lies before the close frame.
+/// A stalled client has more time: it must first read the data before the close frame.
 const STALLED_CLOSE_MS: u64 = 30_000;
 
-/// When what is due, by the steady clock.
+/// The start times and limits, in milliseconds of the steady clock.
 #[derive(Debug)]
 pub(super) struct Timers {
     auth_by_ms: u64,
     pub(super) ping: PingTimer,
     stall_ms: u64,
-    /// Since when data waits and none is taken.
+    /// Since when data waits and the socket accepts nothing.
     behind_since_ms: Option<u64>,
     frame_ms: u64,
-    /// Since when a frame is half there.
+    /// Since when a frame or message is incomplete.
     partial_since_ms: Option<u64>,
     blocked_since_ms: Option<u64>,
     drain_ms: u64,
@@ -64,16 +64,16 @@ impl Timers {
         now >= self.auth_by_ms
     }
 
-    /// The socket takes no more.
+    /// The socket accepts no more data.
     pub(super) fn behind(&mut self, now: u64) {
         self.behind_since_ms.get_or_insert(now);
     }
 
-    /// The socket took something.
+    /// The socket accepted data.
     pub(super) fn wrote(&mut self, now: u64) {
         if let Some(since) = &mut self.behind_since_ms {
             *since = now;
-            // A ping is queued after other data: a client that takes something is alive.
+            // A ping may be queued after other data. A client that reads is alive.
             self.ping.heard();
         }
     }
@@ -88,7 +88,7 @@ impl Timers {
         is_stalled
     }
 
-    /// A frame, or a message in pieces, is half there, or not.
+    /// Records whether a frame or fragmented message is incomplete. `is_new`: bytes were consumed, so the time starts again.
     pub(super) fn partial(&mut self, is_partial: bool, is_new: bool, now: u64) {
         if !is_partial || is_new {
             self.partial_since_ms = None;
@@ -102,13 +102,13 @@ impl Timers {
         self.partial_since_ms.is_some_and(|since| now >= since + self.frame_ms)
     }
 
-    /// Whether frames have not been handled for 100 ms: then the silence is not the client's.
+    /// Whether no frames were handled for 100 ms. Then the server, not the client, is the cause of missing acks.
     pub(super) fn is_blocked_long(&mut self, is_blocked: bool, now: u64) -> bool {
         if !is_blocked {
             self.blocked_since_ms = None;
             return false;
         }
-        // What waits here waits for us.
+        // The frame is incomplete because the server does not read.
         self.partial_since_ms = None;
         let since = *self.blocked_since_ms.get_or_insert(now);
         now >= since + BLOCKED_MS
@@ -118,7 +118,7 @@ impl Timers {
         self.retry_at_ms = Some(at_ms);
     }
 
-    /// From now on only what was read is answered.
+    /// Draining begins.
     pub(super) fn draining(&mut self, now: u64) {
         self.draining_since_ms = Some(now);
     }
@@ -140,7 +140,7 @@ impl Timers {
         self.closing_since_ms.is_some_and(|since| now >= since + self.close_ms())
     }
 
-    /// Waits for the nearest of all that is due.
+    /// Waits for the earliest limit.
     pub(super) fn poll(
         &mut self,
         context: &mut Context<'_>,

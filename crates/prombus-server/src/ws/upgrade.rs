@@ -1,4 +1,4 @@
-//! From an HTTP request to a WebSocket.
+//! The WebSocket handshake: checks the HTTP upgrade request and makes the headers of the response.
 
 use super::permessage_deflate::Deflate;
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
@@ -7,9 +7,9 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// What RFC 6455 appends to the key.
+/// The GUID that RFC 6455 appends to the key.
 const KEY_SUFFIX: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-/// The subprotocol, for clients that want to name one.
+/// The subprotocol, for clients that offer one.
 const SUBPROTOCOL: &str = "prombus";
 
 /// A request that cannot become a WebSocket.
@@ -20,7 +20,7 @@ pub(crate) struct BadUpgrade {
     what: &'static str,
 }
 
-/// The headers of the answer to an upgrade.
+/// An accepted upgrade: the headers of the response.
 #[derive(Debug)]
 pub(crate) struct Accepted {
     pub(crate) headers: [Option<(HeaderName, HeaderValue)>; 5],
@@ -28,28 +28,28 @@ pub(crate) struct Accepted {
     pub(crate) deflate: Option<Deflate>,
 }
 
-/// Whether the request asks for a WebSocket at all, and at a place that has one.
+/// Whether the request asks for a WebSocket, on a path that has one.
 pub(crate) fn is_wanted<B>(request: &Request<B>) -> bool {
     matches!(request.uri().path(), "/" | "/ws") && has_token(request.headers(), &header::UPGRADE, "websocket")
 }
 
-/// Whether a header that is a list has this word in it.
+/// Whether a list header contains this token.
 fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
     let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|it| it.trim().eq_ignore_ascii_case(token))
 }
 
-/// `may_deflate`: whether compression is offered to clients that ask for it.
+/// `may_deflate`: whether compression is accepted if the client offers it.
 pub(crate) fn accept(parts: &Parts, may_deflate: bool) -> Result<Accepted, BadUpgrade> {
     let bad = |what| Err(BadUpgrade { status: StatusCode::BAD_REQUEST, what });
     if parts.version < Version::HTTP_11 {
-        return bad("it must be HTTP/1.1");
+        return bad("the version must be HTTP/1.1");
     }
     if parts.method != Method::GET {
         return bad("the method must be GET");
     }
     if !has_token(&parts.headers, &header::CONNECTION, "upgrade") {
-        return bad("the header Connection must say Upgrade");
+        return bad("the Connection header must contain Upgrade");
     }
     if parts.headers.get(header::SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
         let status = StatusCode::UPGRADE_REQUIRED;
@@ -62,7 +62,7 @@ pub(crate) fn accept(parts: &Parts, may_deflate: bool) -> Result<Accepted, BadUp
     let Ok(accept) = HeaderValue::from_str(&STANDARD.encode(hash)) else { return bad("the key is unusable") };
     let offered = parts.headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).into_iter();
     let offered = offered.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
-    // To the letter: a client compares what it offered.
+    // Case-sensitive: a client compares the response with its offer.
     let names_us = offered.map(str::trim).any(|offer| offer == SUBPROTOCOL);
     let protocol = names_us.then(|| (header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL)));
     let deflate = may_deflate.then(|| Deflate::negotiate(&parts.headers)).flatten();
@@ -103,7 +103,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_key_is_answered_as_the_rfc_has_it() {
+    fn the_accept_header_is_that_of_the_rfc_example() {
         let parts = parts(&GOOD);
         assert!(is_wanted(&request(&GOOD)));
         let accepted = accept(&parts, true).expect("a good upgrade");
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_upgrade_is_refused() {
+    fn incomplete_upgrades_are_refused() {
         for left_out in &GOOD[1..] {
             let headers: Vec<_> = GOOD.iter().filter(|header| *header != left_out).copied().collect();
             assert!(accept(&parts(&headers), true).is_err(), "without {}", left_out.0);

@@ -1,15 +1,15 @@
-//! UTF-8 that arrives in pieces: a text message that cannot become valid is refused before it is there whole.
+//! Checks UTF-8 that arrives in pieces, so that an invalid text message is refused before it is complete.
 
-/// The state of a check of one text.
+/// The state of the check of one text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Utf8Check {
-    /// The start of a character whose end has not come.
+    /// The start of an incomplete character.
     started: [u8; 4],
     started_bytes: usize,
 }
 
 impl Utf8Check {
-    /// Looks at the next piece. False if no text begins like this.
+    /// Checks the next piece. Returns false if the text is invalid.
     pub(super) fn feed(&mut self, mut piece: &[u8]) -> bool {
         while self.started_bytes > 0 {
             let Some((&byte, rest)) = piece.split_first() else { return true };
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_of_any_size_are_judged_as_the_whole() {
+    fn the_result_does_not_depend_on_the_size_of_the_pieces() {
         let texts: [&[u8]; 12] = [
             "κόσμε €𝄞 ascii".as_bytes(),
             b"",
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_become_valid_is_refused_at_once() {
+    fn an_invalid_start_of_a_character_is_refused_at_once() {
         let mut check = Utf8Check::default();
         assert!(check.feed(b"abc\xf4"));
         assert!(!check.feed(b"\x90"), "above the last character");

@@ -1,4 +1,4 @@
-//! Attempts to get in: all refused, over HTTP and over WebSocket, on every route that the server says it has.
+//! Unauthorized access is refused over HTTP and WebSocket, on every route in the server's OpenAPI document.
 
 use crate::rig::{Client, Rig, Seen, options};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 const SECRET: &str = "a secret of more than thirty-two bytes, for tests only";
 const MASTER: &str = "master";
 
-/// Status and body of a request, as a client without any manners sends it.
+/// Sends a request without an HTTP library, so that it can be invalid. Returns the status and the body.
 pub async fn http(
     address: SocketAddr,
     method: &str,
@@ -34,7 +34,7 @@ pub async fn http(
     request += &format!("Content-Length: {}\r\n\r\n{body}", body.len());
     socket.write_all(request.as_bytes()).await.expect("it sends");
     let mut answer = Vec::new();
-    // A tail that was let in would never end.
+    // An accepted subscription would never end.
     let _ = tokio::time::timeout(Duration::from_secs(5), socket.read_to_end(&mut answer)).await;
     let answer = String::from_utf8_lossy(&answer).into_owned();
     let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
@@ -76,7 +76,7 @@ fn guarded() -> ServerOptions {
     ServerOptions { auth, ..options() }
 }
 
-/// Tokens that no server should take.
+/// Tokens that a server must refuse.
 fn bad_tokens() -> Vec<(&'static str, String)> {
     let good = signed(&claims());
     let parts: Vec<&str> = good.split('.').collect();
@@ -114,7 +114,7 @@ fn bad_tokens() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Every route of the server's own description, with something in place of its parameters.
+/// Every route of the OpenAPI document, with values for its parameters.
 async fn routes(address: SocketAddr) -> Vec<(String, String)> {
     let (status, document) =
         http(address, "GET", "/openapi.json", &[("authorization", "Bearer master")], "").await;
@@ -133,7 +133,7 @@ async fn routes(address: SocketAddr) -> Vec<(String, String)> {
     routes
 }
 
-/// What says nothing about anybody's events.
+/// Routes that reveal nothing about events.
 fn is_open(path: &str) -> bool {
     matches!(path, "/" | "/healthz" | "/readyz" | "/openapi.json")
 }
@@ -179,7 +179,7 @@ async fn no_websocket_is_open_to_a_bad_token() {
     client.err(json!({"op": "AUTH"}), "bad_token").await;
     client.err(json!({"op": "AUTH", "token": null}), "bad_token").await;
     client.err(json!({"op": "AUTH", "token": "x"}), "bad_token").await;
-    assert_eq!(client.see().await, Seen::Close(Some(1008)), "the third wrong token ends it");
+    assert_eq!(client.see().await, Seen::Close(Some(1008)), "the third wrong token ends the connection");
     assert!(rig.bus.topics().await.expect("topics").is_empty());
 }
 
@@ -235,7 +235,7 @@ async fn scopes_end_where_their_patterns_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rules_are_looked_at_in_order_and_what_none_allows_is_refused() {
+async fn the_first_matching_rule_applies_and_without_one_access_is_refused() {
     let pattern = |text: &str| Pattern::new(text).expect("a pattern");
     let rule = |effect, topics: &[&str], groups: &[&str]| Rule {
         effect,
@@ -283,7 +283,7 @@ async fn a_token_that_expires_ends_its_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_who_says_nothing_stays() {
+async fn a_client_without_auth_is_disconnected() {
     let mut options = guarded();
     options.connections.auth_timeout = Duration::from_millis(300);
     let rig = Rig::with(options).await;
@@ -296,7 +296,7 @@ async fn nobody_who_says_nothing_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_auth_no_page_of_another_origin_gets_in() {
+async fn without_auth_pages_of_other_origins_are_refused() {
     let rig = Rig::memory().await;
     let port = rig.address.port();
     let own = format!("http://127.0.0.1:{port}");
@@ -344,7 +344,7 @@ async fn without_auth_no_page_of_another_origin_gets_in() {
 async fn a_token_in_the_upgrade_needs_no_auth_frame() {
     let rig = Rig::with(guarded()).await;
     let mut client =
-        Client::connect_with(rig.address, &[("authorization", "Bearer master")]).await.expect("let in");
+        Client::connect_with(rig.address, &[("authorization", "Bearer master")]).await.expect("accepted");
     client.publish("t", json!(1)).await;
     assert!(Client::connect_with(rig.address, &[("authorization", "Bearer nope")]).await.is_err());
 }

@@ -1,4 +1,4 @@
-//! How connections end: close frames, their codes, what is answered before them, and the end of the socket.
+//! How connections end: close frames and their codes, the answers before them, and the end of the socket.
 
 use crate::raw_client::Raw;
 use crate::rig::{Rig, Seen, options};
@@ -12,7 +12,7 @@ use tokio::net::TcpSocket;
 use tokio::time::{sleep, timeout};
 use tokio_tungstenite::MaybeTlsStream;
 
-/// Codes that may stand in a close frame.
+/// Codes that are allowed in a close frame.
 fn is_legal(code: u16) -> bool {
     matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999)
 }
@@ -31,12 +31,12 @@ async fn a_close_is_answered_with_a_legal_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_comes_behind_the_close_frame() {
+async fn nothing_is_sent_after_the_close_frame() {
     let rig = Rig::memory().await;
     let mut raw = Raw::connect(rig.address).await;
     raw.text(json!({"op": "SUBSCRIBE", "topic": "t", "group": "g", "corr": "s"})).await;
     assert_eq!(raw.json().await["op"], "OK");
-    // Reserved bits: not WebSocket.
+    // Reserved bits are a protocol violation.
     raw.send(0xf1, b"{}").await;
     loop {
         if raw.frame().await.expect("a close frame").0 == 8 {
@@ -47,7 +47,7 @@ async fn nothing_comes_behind_the_close_frame() {
     let next = raw.frame().await;
     assert!(
         next.is_none(),
-        "behind the close frame: {:?}",
+        "after the close frame: {:?}",
         next.map(|it| String::from_utf8_lossy(&it.1).into_owned())
     );
 }
@@ -101,7 +101,7 @@ async fn a_reason_that_is_not_utf8_is_not_a_clean_close() {
     assert!([1002, 1007].contains(&code), "{code}");
 }
 
-/// RFC 6455, section 7.1.1: after both close frames the server closes the TCP connection, at once. Clients wait for that.
+/// RFC 6455, section 7.1.1: after both close frames the server closes the TCP connection immediately. Clients wait for that.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_socket_ends_with_the_answer_to_a_close_frame() {
     let rig = Rig::memory().await;
@@ -114,13 +114,13 @@ async fn the_socket_ends_with_the_answer_to_a_close_frame() {
         let began = std::time::Instant::now();
         client.socket.close(None).await.expect("it closes");
         while !matches!(client.see().await, Seen::Gone) {}
-        // It was 2 s; a slow machine may take a while for nothing.
+        // Below the 2 s that the server waits for a close frame, with time to spare for a slow machine.
         assert!(began.elapsed() < Duration::from_millis(1_500), "{:?}", began.elapsed());
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_text_that_is_no_utf8_closes_with_1007_and_what_came_before_is_answered() {
+async fn invalid_utf8_closes_with_1007_and_earlier_frames_are_answered() {
     let rig = Rig::memory().await;
     let mut frames = Vec::new();
     put_masked(&mut frames, 0x81, br#"{"op":"PUBLISH","topic":"t","payload":1,"corr":1}"#);
@@ -151,7 +151,7 @@ async fn a_client_that_only_sends_is_closed_with_1013() {
     while Instant::now() < until {
         let _ = timeout(Duration::from_millis(200), raw.socket.write_all(&bytes)).await;
     }
-    // Whatever was torn by the timeouts: what counts is what the server says.
+    // The timeouts may have cut a frame of this client. Only the frames of the server matter.
     let mut last = None;
     while let Some(frame) = raw.frame().await {
         let is_close = frame.0 == 8;
@@ -183,7 +183,7 @@ async fn tls_ends_with_a_close_notify_and_loses_nothing() {
     let mut bytes = vec![0; 4096];
     let count = socket.read(&mut bytes).await.expect("an answer");
     assert!(bytes[..count].starts_with(b"HTTP/1.1 101"));
-    // Answers that are not read before the close frame is sent.
+    // Many answers, which are not read before the close frame is sent.
     let count = 40_000;
     let mut bytes = Vec::new();
     for n in 0..count {
@@ -201,7 +201,7 @@ async fn tls_ends_with_a_close_notify_and_loses_nothing() {
     let mut read = Vec::new();
     let mut piece = vec![0; 16 * 1024];
     let ended = loop {
-        // A client that is a little slow.
+        // The client reads slowly.
         sleep(Duration::from_millis(2)).await;
         match timeout(Duration::from_secs(20), reading.read(&mut piece)).await.expect("in time") {
             Ok(0) => break Ok(()),

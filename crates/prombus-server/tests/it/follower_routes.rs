@@ -1,4 +1,4 @@
-//! What a follower answers itself: health, readiness and metrics, in both roles.
+//! The routes that a follower serves itself: health, readiness and metrics, in both roles.
 
 use crate::shared_rig::{Pair, SharedRig, json_of, shared_options, status_of};
 use prombus::Bus;
@@ -22,7 +22,7 @@ async fn health_and_readiness_of_a_follower_follow_the_leader() {
     let not_ready = pair.follower.wait_ready(503).await;
     assert_eq!(json_of(&not_ready)["code"], "unavailable");
     assert!(not_ready.contains(&leader), "{not_ready}");
-    assert_eq!(status_of(&pair.follower.ask("GET /healthz").await), 200, "the process works");
+    assert_eq!(status_of(&pair.follower.ask("GET /healthz").await), 200, "the process is alive");
     assert_eq!(pair.follower.metric("prombus_leader_reached").await, 0);
     pair.follower.follow(None);
     while !pair.follower.wait_ready(503).await.contains("no gateway leads") {}
@@ -31,7 +31,7 @@ async fn health_and_readiness_of_a_follower_follow_the_leader() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_says_that_it_leads() {
+async fn health_of_a_leader_shows_its_role() {
     let rig = SharedRig::start(shared_options()).await;
     rig.wait_ready(503).await;
     let bus = Bus::memory();
@@ -39,7 +39,7 @@ async fn a_leader_says_that_it_leads() {
     let ready = rig.wait_ready(200).await;
     assert_eq!(json_of(&ready), json!({"status": "ok", "role": "leader"}));
     assert_eq!(json_of(&rig.ask("GET /healthz").await), json!({"status": "ok", "role": "leader"}));
-    // A probe counts every answer, so a follower of an unhealthy leader still relays.
+    // A probe accepts every response, so a follower of an unhealthy leader still relays.
     let follower = SharedRig::start(shared_options()).await;
     follower.follow(Some(rig.endpoint(3)));
     follower.wait_ready(200).await;
@@ -67,7 +67,7 @@ async fn a_follower_answers_preflights_of_its_own_routes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_knows_the_leader_before_it_leads_is_not_ready() {
+async fn a_follower_is_not_ready_before_its_leader_leads() {
     let (taking_over, follower) =
         (SharedRig::start(shared_options()).await, SharedRig::start(shared_options()).await);
     follower.follow(Some(taking_over.endpoint(2)));
@@ -78,7 +78,7 @@ async fn a_gateway_that_knows_the_leader_before_it_leads_is_not_ready() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_tell_the_role_the_term_and_takeovers() {
+async fn metrics_show_role_term_and_takeovers() {
     let options = shared_options();
     let takeovers = options.takeovers.clone();
     let bus = Bus::memory();
@@ -102,7 +102,7 @@ async fn metrics_tell_the_role_the_term_and_takeovers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn own_routes_take_the_methods_of_the_leaders() {
+async fn own_routes_accept_the_same_methods_as_on_the_leader() {
     let pair = Pair::start().await;
     let head = pair.follower.ask("HEAD /healthz").await;
     assert_eq!(status_of(&head), 200);
@@ -111,7 +111,7 @@ async fn own_routes_take_the_methods_of_the_leaders() {
     assert_eq!(status_of(&posted), 405);
     assert_eq!(json_of(&posted)["code"], "method_not_allowed");
     assert!(posted.to_lowercase().contains("\r\nallow: get,head"), "{posted}");
-    // A longer path is the leader's.
+    // A longer path is relayed to the leader.
     assert_eq!(status_of(&pair.follower.ask("GET /healthz/x").await), 404);
     assert_eq!(pair.follower.metric("prombus_relayed_connections_total").await, 1);
 }

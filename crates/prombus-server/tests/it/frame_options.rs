@@ -1,4 +1,4 @@
-//! Options of frames, and unknown fields.
+//! Options and unknown fields of frames.
 
 use crate::attempts::http;
 use crate::rig::{Client, Rig, Seen, options};
@@ -47,7 +47,7 @@ async fn ignored_fields_are_listed_in_every_ok() {
     };
     assert_eq!(client.ok(with(json!({"op": "AUTH", "token": "x"}))).await["ignored"], list);
     assert_eq!(client.ok(named("SUBSCRIBE")).await["ignored"], list);
-    // Between others, and twice: frames of one shape are read in a faster way.
+    // Between other frames, and repeatedly: frames of the same shape are parsed by a fast path.
     for round in 0..3 {
         let plain = json!({"op": "PUBLISH", "topic": "t", "payload": round});
         assert_eq!(client.ok(plain.clone()).await.get("ignored"), None);
@@ -55,7 +55,7 @@ async fn ignored_fields_are_listed_in_every_ok() {
         let inside = json!({"op": "PUBLISH", "topic": "t", "payload": 1, "opts": {"key": "k", "colour": 1}});
         assert_eq!(client.ok(inside).await["ignored"], json!(["colour"]));
     }
-    // One batch, some with and some without.
+    // One batch, in which some frames have ignored fields.
     for n in 0..4 {
         let frame = json!({"op": "PUBLISH", "topic": "t", "payload": n, "corr": n});
         client.send(if n % 2 == 0 { frame } else { with(frame) }).await;
@@ -113,7 +113,7 @@ async fn nack_with_dead_gives_up_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn members_have_the_name_that_they_or_their_token_say() {
+async fn members_have_their_own_name_or_that_of_their_token() {
     let rig = Rig::start(with_token("ann", &["admin", "subscribe:**", "publish:**"])).await;
     let (mut first, mut second) = (rig.client().await, rig.client().await);
     for (client, opts) in [(&mut first, json!({"name": "worker 1"})), (&mut second, json!({}))] {
@@ -133,7 +133,7 @@ async fn members_have_the_name_that_they_or_their_token_say() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_group_with_a_time_to_expire_may_be_deleted_by_who_may_join_it() {
+async fn a_group_with_expire_ms_can_be_deleted_by_tokens_that_may_join_it() {
     let rig = Rig::start(with_token("ann", &["subscribe:t", "publish:t"])).await;
     let auth = [("authorization", "Bearer ann-secret")];
     let mut client = rig.client().await;

@@ -1,4 +1,4 @@
-//! What clients see while the buffers of a connection, or of all connections together, are full.
+//! The behaviour while the buffers of a connection, or of all connections together, are full.
 
 use crate::raw_client::{Raw, metric};
 use crate::rig::{Rig, options};
@@ -31,13 +31,13 @@ async fn redeliveries_to_a_client_that_does_not_read_are_bounded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_go_on_when_there_is_room_in_the_buffers_again() {
+async fn deliveries_resume_when_the_buffers_have_room_again() {
     let mut small: ServerOptions = options();
     small.connections.max_buffered_bytes = 100_000;
     let rig = Rig::with(small).await;
     let mut reader = rig.client().await;
     reader.subscribe("t", "g", json!({})).await;
-    // What is queued for a client that does not read takes all the room that there is.
+    // The events that are queued for a client that does not read use up the budget.
     let large = "x".repeat(200_000);
     for _ in 0..100 {
         rig.bus.publish("large", &large).await.expect("published");
@@ -52,11 +52,11 @@ async fn events_go_on_when_there_is_room_in_the_buffers_again() {
     drop(hog);
     let begun = Instant::now();
     let event = timeout(Duration::from_secs(5), reader.event()).await;
-    assert!(event.is_ok(), "no event {:?} after there is room again", begun.elapsed());
+    assert!(event.is_ok(), "no event {:?} after there was room again", begun.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn half_messages_of_many_connections_stay_within_the_limit() {
+async fn incomplete_messages_of_many_connections_stay_within_the_limit() {
     let mut small: ServerOptions = options();
     small.connections.max_buffered_bytes = 1 << 20;
     let rig = Rig::with(small).await;
@@ -74,7 +74,7 @@ async fn half_messages_of_many_connections_stay_within_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_is_not_read_for_want_of_room_is_not_taken_for_dead() {
+async fn a_client_that_is_not_read_because_of_full_buffers_does_not_count_as_dead() {
     let mut small: ServerOptions = options();
     small.connections.max_buffered_bytes = 600_000;
     small.connections.ping_interval = Duration::from_millis(500);
@@ -85,7 +85,8 @@ async fn a_client_that_is_not_read_for_want_of_room_is_not_taken_for_dead() {
     let mut victim = Raw::connect(rig.address).await;
     sleep(Duration::from_millis(200)).await;
     let mut hog = Raw::connect(rig.address).await;
-    // The victim has sent a piece of a message (a whole frame, so that pongs may follow), then the hog takes the room.
+    // The victim sends a fragment of a message (in a whole frame, so that pongs may follow). Meanwhile the hog uses up the
+    // budget.
     let mut piece = Vec::new();
     put_masked(&mut piece, 0x01, &vec![b' '; 20_000]);
     victim.socket.write_all(&piece[..5_000]).await.expect("sent");
@@ -109,7 +110,7 @@ async fn a_client_that_is_not_read_for_want_of_room_is_not_taken_for_dead() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn leases_do_not_run_out_while_there_is_no_room_to_read() {
+async fn leases_do_not_expire_while_there_is_no_room_to_read() {
     let mut small: ServerOptions = options();
     small.connections.max_buffered_bytes = 600_000;
     let rig = Rig::with(small).await;

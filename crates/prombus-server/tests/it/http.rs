@@ -1,4 +1,4 @@
-//! The routes over real sockets, with curl.
+//! The HTTP routes over real sockets, with curl.
 
 use crate::rig::{PATIENCE, Rig, options};
 use serde_json::Value;
@@ -59,7 +59,7 @@ async fn curl_publishes_tails_and_exports() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_that_is_too_large_gets_its_answer() {
+async fn a_body_that_is_too_large_gets_an_error_response() {
     let rig = Rig::memory().await;
     let mut socket = TcpStream::connect(rig.address).await.expect("connected");
     let head = "POST /publish/t HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000000\r\n\r\n";
@@ -81,7 +81,7 @@ async fn tails_end_when_the_server_stops() {
     assert!(timeout(PATIENCE, tail.wait()).await.expect("in time").expect("it ends").success());
 }
 
-/// Writes to a new connection and gives everything that comes until it is closed.
+/// Writes to a new connection, and returns everything that is received until it is closed.
 async fn talk(rig: &Rig, text: &str) -> String {
     let mut socket = TcpStream::connect(rig.address).await.expect("connected");
     socket.write_all(text.as_bytes()).await.expect("written");
@@ -91,7 +91,7 @@ async fn talk(rig: &Rig, text: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_after_an_uncertain_end_is_not_served() {
+async fn a_request_after_one_with_ambiguous_framing_is_not_served() {
     let rig = Rig::memory().await;
     let hidden = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
     let chunks = format!("{:x}\r\n{hidden}\r\n0\r\n\r\n", hidden.len());
@@ -118,7 +118,7 @@ async fn an_idle_connection_has_its_own_time_limit() {
     let head = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n";
     let ask = format!("{head}\r\n");
 
-    // Between two requests it waits for longer than for a head, and then closes.
+    // Between two requests the server waits longer than for a head, and then closes the connection.
     let started = std::time::Instant::now();
     let mut socket = TcpStream::connect(rig.address).await.expect("connected");
     let mut buffer = vec![0; 4096];
@@ -132,12 +132,12 @@ async fn an_idle_connection_has_its_own_time_limit() {
     assert_eq!(end.expect("a clean end"), 0);
     assert!(started.elapsed() >= Duration::from_millis(1_000), "{:?}", started.elapsed());
 
-    // A head that has begun must be complete soon, the first one and the next.
+    // A head that has begun must be completed within the head timeout: the first one and a later one.
     for begun in [String::new(), ask.clone()] {
         let answer = talk(&rig, &format!("{begun}{head}")).await;
         assert_eq!(answer.matches("HTTP/1.1 200").count(), usize::from(!begun.is_empty()), "{answer}");
     }
-    // A response that takes longer is not idleness.
+    // A connection is not idle while a response is being sent.
     let mut socket = TcpStream::connect(rig.address).await.expect("connected");
     socket.write_all(b"GET /subscribe/t HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("written");
     let count = timeout(PATIENCE, socket.read(&mut buffer)).await.expect("in time").expect("an answer");
@@ -153,7 +153,7 @@ async fn an_idle_connection_has_its_own_time_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_folder_is_checked_before_the_answer_begins() {
+async fn a_backup_folder_is_checked_before_the_response_begins() {
     let rig = Rig::start(options()).await;
     rig.bus.publish("t", &1).await.expect("published");
     let work = std::env::temp_dir().join(format!("prombus-backup-test-{}", uuid::Uuid::now_v7()));
@@ -172,8 +172,8 @@ async fn a_backup_folder_is_checked_before_the_answer_begins() {
         (data.join("a/b"), "inside the folder of the log"),
         (linked.join("copy"), "inside the folder of the log"),
         (data, "inside the folder of the log"),
-        ("relative".into(), "a path from the root on"),
-        ("".into(), "a path from the root on"),
+        ("relative".into(), "an absolute path"),
+        ("".into(), "an absolute path"),
     ];
     for (folder, why) in cases {
         let body = serde_json::json!({ "folder": folder }).to_string();

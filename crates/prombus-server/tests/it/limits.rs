@@ -1,4 +1,4 @@
-//! Rates, metrics, TLS, and what happens at limits.
+//! Rates, metrics, TLS and limits.
 
 use crate::rig::{Client, Rig, options};
 use crate::tls_rig::TlsRig;
@@ -11,20 +11,20 @@ use std::time::{Duration, Instant};
 use tokio_tungstenite::Connector;
 use tokio_tungstenite::tungstenite::Message;
 
-/// A topic that takes one event at once, and so many a second.
-fn one_at_once(per_second: f64) -> TopicOptions {
+/// A topic with a burst of one event and this publish rate.
+fn burst_of_one(per_second: f64) -> TopicOptions {
     TopicOptions { publish_rate: Some(per_second), publish_burst: Some(1.0), ..TopicOptions::default() }
 }
 
-/// A bus on which one event at once may be published to topics of this pattern, and so many a second.
+/// A bus on which topics of this pattern have a burst of one event and this publish rate.
 fn bus_with_rate(pattern: &str, per_second: f64) -> Bus {
     let name = Pattern::new(pattern).expect("a pattern");
-    let rule = TopicRule { name, options: one_at_once(per_second) };
+    let rule = TopicRule { name, options: burst_of_one(per_second) };
     Bus::builder().topic(rule).memory().expect("a bus")
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn publishes_over_a_rate_are_told_when_to_come_again() {
+async fn publishes_over_a_rate_get_the_time_to_retry() {
     let mut limited: ServerOptions = options();
     limited.rates.connection_publish = Some(Rate { per_second: 20.0, burst: 5.0 });
     let rig = Rig::over(bus_with_rate("slow.*", 0.5), limited).await;
@@ -43,7 +43,7 @@ async fn publishes_over_a_rate_are_told_when_to_come_again() {
     assert!(refused["retry_after_ms"].as_u64().expect("a number") > 1000, "{refused}");
     other.publish("slow.b", json!(1)).await;
     let seqs: Vec<_> = rig.bus.topics().await.expect("topics").iter().map(|it| it.last_seq).collect();
-    assert_eq!(seqs.iter().sum::<u64>(), 8, "what was refused is not there");
+    assert_eq!(seqs.iter().sum::<u64>(), 8, "refused events are not stored");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -77,10 +77,10 @@ async fn metrics(rig: &Rig) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_tell_what_happened() {
+async fn metrics_count_events_deliveries_and_commits() {
     let rig = Rig::start(options()).await;
     let slow = Topic::new("slow").expect("a topic");
-    rig.bus.set_topic(&slow, one_at_once(0.1)).await.expect("set");
+    rig.bus.set_topic(&slow, burst_of_one(0.1)).await.expect("set");
     let mut client = rig.client().await;
     client.subscribe("t", "g", json!({"maxAttempts": 2})).await;
     for n in 0..4 {
@@ -96,7 +96,7 @@ async fn metrics_tell_what_happened() {
     for _ in 0..2 {
         client.ok(json!({"op": "NACK", "topic": "t", "group": "g", "id": ids[1], "delay_ms": 1})).await;
         if client.is_quiet(0).await {
-            // The second attempt; after it the event is given up.
+            // The second attempt, after which the event is given up.
             let _ = tokio::time::timeout(Duration::from_secs(1), client.event()).await;
         }
     }
@@ -145,7 +145,7 @@ async fn labels_have_a_limit_and_the_rest_is_summed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_tls_it_speaks_wss_and_nothing_else() {
+async fn with_tls_only_wss_is_accepted() {
     let tls = TlsRig::start().await;
     let rig = &tls.rig;
     let socket = tokio::net::TcpStream::connect(rig.address).await.expect("it connects");
@@ -156,11 +156,11 @@ async fn with_tls_it_speaks_wss_and_nothing_else() {
     client.subscribe("t", "g", json!({})).await;
     client.publish("t", json!("x".repeat(100_000))).await;
     assert_eq!(client.event().await["event"]["payload"], "x".repeat(100_000));
-    assert!(Client::connect_with(rig.address, &[]).await.is_err(), "no TLS, no answer");
+    assert!(Client::connect_with(rig.address, &[]).await.is_err(), "a client without TLS is refused");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_over_the_limit_are_closed_and_the_others_live() {
+async fn connections_over_the_limit_are_closed_and_the_others_stay_open() {
     let mut few: ServerOptions = options();
     few.connections.max_connections = 3;
     let rig = Rig::with(few).await;
@@ -171,13 +171,13 @@ async fn connections_over_the_limit_are_closed_and_the_others_live() {
     clients.remove(1);
     let until = Instant::now() + Duration::from_secs(5);
     while Client::connect_with(rig.address, &[]).await.is_err() {
-        assert!(Instant::now() < until, "its place is free again");
+        assert!(Instant::now() < until, "the slot of the closed connection is not released");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_topic_over_the_limit_is_refused_alone() {
+async fn only_publishes_to_topics_over_the_limit_are_refused() {
     let bus = Bus::builder().max_topics(2).memory().expect("a bus");
     let rig = Rig::over(bus, options()).await;
     let mut client = rig.client().await;
@@ -198,12 +198,12 @@ async fn a_new_topic_over_the_limit_is_refused_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_peer_that_answers_no_ping_is_closed() {
+async fn a_peer_that_does_not_respond_to_pings_is_closed() {
     let mut quick: ServerOptions = options();
     quick.connections.ping_interval = Duration::from_millis(200);
     let rig = Rig::with(quick).await;
     let mut lively = rig.client().await;
-    // Reading answers pings in this client, so the dead one is not read.
+    // This client responds to pings when it reads, so the dead one does not read.
     let dead = rig.client().await;
     let until = Instant::now() + Duration::from_secs(2);
     while Instant::now() < until {
@@ -217,8 +217,8 @@ async fn a_peer_that_answers_no_ping_is_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn leases_do_not_run_out_while_the_server_does_not_read() {
-    // A client that does not read its answers is not read either; what it has is not taken from it meanwhile.
+async fn leases_do_not_expire_while_the_server_does_not_read() {
+    // The server does not read from a client that does not read its answers. Meanwhile the client keeps its leases.
     let mut small: ServerOptions = options();
     small.connections.max_queued_bytes = 64 * 1024;
     small.connections.stall_timeout = Duration::from_secs(20);
@@ -227,7 +227,7 @@ async fn leases_do_not_run_out_while_the_server_does_not_read() {
     busy.subscribe("t", "g", json!({"ackTimeoutMs": 1500, "maxInFlight": 1})).await;
     rig.bus.publish("t", &1).await.expect("published");
     busy.event().await;
-    // Answers that nobody reads: large ones, until the sockets are full in both directions.
+    // Cause large answers, which the client does not read, until the sockets are full in both directions.
     let corr = "c".repeat(200);
     let frame = json!({"op": "CURSOR", "topic": "t", "group": "g", "corr": corr}).to_string();
     let flooding = async {

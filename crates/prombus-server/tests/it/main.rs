@@ -1,4 +1,4 @@
-//! The gateway as its clients see it: a real server on a free port of loopback, real sockets.
+//! Tests of the server from the outside: a real server on a free loopback port, and real sockets.
 
 mod attempts;
 mod closing;

@@ -1,17 +1,17 @@
-//! What varies in a documented answer is written as `<name>`: `<number>` and `<text>` are any; `<id>` is a UUID and `<ts>` a time.
-//! With a number behind it (`<id-2>`) it is another one. An id or time that has been seen stands for the same value from then on,
-//! in answers and in what is sent.
+//! Placeholders for values that vary in a documented answer: `<number>` and `<text>` match any number or text, `<id>` matches a
+//! UUID and `<ts>` a time. A suffix (`<id-2>`) makes a separate placeholder. After its first match, an `<id>` or `<ts>` has that
+//! value in all later answers and sent frames.
 
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
-/// What the placeholders stand for.
+/// The values of the placeholders.
 #[derive(Debug, Default)]
 pub struct Placeholders {
     bound: HashMap<String, Value>,
 }
 
-/// JSON in which a placeholder may also stand where a number would, without quotes. `None`: it is no JSON.
+/// Parses JSON in which a placeholder may also replace a number, without quotes. `None`: not JSON.
 pub fn parse(text: &str) -> Option<Value> {
     let (mut quoted, mut in_string, mut is_escaped) = (String::new(), false, false);
     for character in text.chars() {
@@ -35,12 +35,12 @@ fn name_of(value: &Value) -> Option<&str> {
 }
 
 impl Placeholders {
-    /// Whether an answer is what was documented; the error says where it is not.
+    /// Checks that an answer is as documented. The error says where it differs.
     pub fn check(&mut self, expected: &Value, got: &Value) -> Result<(), String> {
         if let Some(name) = name_of(expected) {
             return self.check_one(name, got);
         }
-        let differs = || Err(format!("{expected} was expected, {got} came"));
+        let differs = || Err(format!("expected {expected}, got {got}"));
         match (expected, got) {
             (Value::Object(expected), Value::Object(got)) => self.check_fields(expected, got),
             (Value::Array(expected), Value::Array(got)) if expected.len() == got.len() => {
@@ -72,21 +72,21 @@ impl Placeholders {
             "number" | "ts" => got.is_u64(),
             "text" => got.is_string(),
             "id" => got.as_str().is_some_and(|text| uuid::Uuid::try_parse(text).is_ok()),
-            _ => return Err(format!("<{name}> is no placeholder")),
+            _ => return Err(format!("<{name}> is not a placeholder")),
         };
         if !fits {
-            return Err(format!("<{name}> was expected, {got} came"));
+            return Err(format!("expected <{name}>, got {got}"));
         }
         if matches!(kind, "id" | "ts") {
             let bound = self.bound.entry(name.to_owned()).or_insert_with(|| got.clone());
             if bound != got {
-                return Err(format!("<{name}> is {bound}, and {got} came"));
+                return Err(format!("<{name}> is {bound}, got {got}"));
             }
         }
         Ok(())
     }
 
-    /// A frame as it is sent: what is known is filled in, and `<1000 bytes>` is a text of that size.
+    /// A frame to send: placeholders are replaced by their values, and `<1000 bytes>` by a text of that size.
     pub fn fill(&self, value: &Value) -> Value {
         if let Some(name) = name_of(value) {
             if let Some(bytes) = name.strip_suffix(" bytes") {
@@ -103,7 +103,7 @@ impl Placeholders {
         }
     }
 
-    /// The same in a text that is no JSON.
+    /// Replaces the placeholders in a text that is not JSON.
     pub fn fill_text(&self, text: &str) -> String {
         self.bound.iter().fold(text.to_owned(), |text, (name, value)| {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -113,7 +113,7 @@ impl Placeholders {
 }
 
 #[test]
-fn placeholders_stand_for_the_same_thing_each_time() {
+fn a_placeholder_keeps_its_first_value() {
     let mut placeholders = Placeholders::default();
     let (one, other) = ("0196f1d0-1c2a-7b3c-8d4e-5f6071829304", "0196f1d0-1c2a-7b3c-8d4e-5f6071829305");
     let expected = parse("{\"id\": \"<id>\", \"n\": [<number>, \"a < b\"]}").expect("JSON");

@@ -1,4 +1,5 @@
-//! `docs/protocol.md` is played: each transcript against a server of its own, each `curl` line against one that all share.
+//! Runs the examples of `docs/protocol.md`: each transcript against a server of its own, and the `curl` lines against a shared
+//! one.
 
 use crate::placeholders::{Placeholders, parse};
 use crate::rig::{Client, Rig, Seen, options};
@@ -15,7 +16,7 @@ fn document() -> String {
     std::fs::read_to_string(path).expect("the document is there")
 }
 
-/// Codes of HTTP alone, and those that need a failing or full disk.
+/// Codes that only HTTP has, and those that need a failing or full disk.
 const NOT_PLAYED: [ErrorCode; 7] = [
     ErrorCode::NotFound,
     ErrorCode::MethodNotAllowed,
@@ -26,7 +27,7 @@ const NOT_PLAYED: [ErrorCode; 7] = [
     ErrorCode::Internal,
 ];
 
-/// The ops that clients have.
+/// The ops of clients.
 const OPS: [&str; 11] = [
     "AUTH",
     "PUBLISH",
@@ -41,7 +42,7 @@ const OPS: [&str; 11] = [
     "SEEK",
 ];
 
-/// How a server is set up; the words are those behind the language of a block.
+/// The options of a server. `name` is the text after the language of a block.
 fn set_up(name: &str) -> ServerOptions {
     let mut options = options();
     match name {
@@ -85,14 +86,14 @@ async fn play(block: &Block) {
         }
         let socket = clients.get_mut(&client).expect("just connected");
         match &step {
-            // What is no JSON is sent as it is.
+            // Text that is not JSON is sent unchanged.
             Step::Send { text, .. } => match parse(text) {
                 Some(frame) => socket.send(placeholders.fill(&frame)).await,
                 None => socket.send_text(text).await,
             },
             Step::Receive { text, .. } => {
                 let expected = parse(text).unwrap_or_else(|| panic!("{place}: not JSON"));
-                // Answers and events each come in order; which of the two is first is open.
+                // Answers come in order, and so do events, but the order between the two is not fixed.
                 let is_event = expected["op"] == "EVENT";
                 let got = if is_event { socket.event().await } else { socket.answer().await };
                 if let Err(error) = placeholders.check(&expected, &got) {
@@ -112,7 +113,7 @@ async fn play(block: &Block) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_transcript_of_the_protocol_is_true() {
+async fn every_transcript_of_the_protocol_matches_the_server() {
     for block in blocks(&document()).iter().filter(|block| block.is_transcript()) {
         play(block).await;
     }
@@ -150,7 +151,7 @@ fn every_frame_and_every_code_is_in_a_transcript() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_curl_line_of_the_protocol_is_answered_as_it_says() {
+async fn every_curl_line_of_the_protocol_is_answered_as_documented() {
     let blocks = blocks(&document());
     let mut servers: HashMap<&str, (Rig, Placeholders)> = HashMap::new();
     let mut count = 0;
@@ -176,7 +177,7 @@ async fn every_curl_line_of_the_protocol_is_answered_as_it_says() {
     assert!(count >= 10, "{count} lines were run");
 }
 
-/// Lines, and the JSON that is in them.
+/// The values of the lines: JSON where a line contains it.
 fn lines_of(text: &str) -> Vec<Value> {
     let line = |line: &str| {
         let json = line.strip_prefix("data: ").unwrap_or(line);
@@ -188,7 +189,7 @@ fn lines_of(text: &str) -> Vec<Value> {
     text.lines().filter(|line| !line.is_empty()).map(line).collect()
 }
 
-/// Runs a line with the port of the rig. `None`: there is no curl here.
+/// Runs a line with the port of the rig. `None`: curl is not installed.
 async fn run(rig: &Rig, line: &str) -> Option<String> {
     assert!(line.starts_with("curl "), "only curl is run: {line}");
     let mut line = line.replace("127.0.0.1:8090", &rig.address.to_string());

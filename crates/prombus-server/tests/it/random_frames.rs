@@ -1,5 +1,5 @@
-//! Random frames, from seeds: the server answers each with JSON, and never dies. `PROMBUS_FUZZ_SECONDS=600` makes it long,
-//! `PROMBUS_SEED=7` repeats one.
+//! Random frames from seeds: the server must answer with JSON and never crash. `PROMBUS_FUZZ_SECONDS=600` runs it for longer,
+//! `PROMBUS_SEED=7` repeats one seed.
 
 use prombus_protocol::Json;
 use prombus_server::test_util::{TOKEN, put_masked, put_masked_deflated, talk};
@@ -92,7 +92,7 @@ const FIELDS: &[&str] = &[
 fn frame(random: &mut Random) -> Vec<u8> {
     if random.below(20) == 0 {
         let length = random.below(200);
-        // Bytes that are no UTF-8 end the connection, so they are rare.
+        // Invalid UTF-8 ends the connection, so it is rare.
         let mask = if random.below(20) == 0 { 0xff } else { 0x7f };
         return (0..length).map(|_| random.next() as u8 & mask).collect();
     }
@@ -102,7 +102,7 @@ fn frame(random: &mut Random) -> Vec<u8> {
         random.pick(&["PUBLISH", "SUBSCRIBE", "ACK", "NACK"])
     };
     let mut text = format!("{{\"op\":\"{op}\"");
-    // Mostly what belongs there, so that most frames get far.
+    // Mostly valid values, so that most frames get past the first checks.
     if random.below(8) > 0 {
         let is_good = random.below(8) > 0;
         let topic = if is_good { random.pick(&["a", "a", "a.b", "a.*"]) } else { random.pick(TOPICS) };
@@ -135,7 +135,7 @@ fn frame(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Answers how many of OK, ERR and EVENT came.
+/// Runs one conversation. Returns the numbers of received OK, ERR and EVENT frames.
 fn conversation(seed: u64) -> [u64; 3] {
     let mut random = Random(seed);
     let mut bytes = Vec::new();
@@ -165,7 +165,7 @@ fn conversation(seed: u64) -> [u64; 3] {
     let mut counts = [0; 3];
     for text in talk(&bytes, piece_bytes, has_auth, deflates) {
         let text = String::from_utf8(text).expect("texts are UTF-8");
-        // Not serde_json: it refuses numbers and escapes that are JSON, and that come back as they were sent.
+        // Not checked with serde_json, which refuses some valid numbers and escapes that the server echoes.
         if let Err(error) = Json::new(text.as_bytes()) {
             panic!("{error}: {text}");
         }
@@ -196,5 +196,5 @@ fn random_frames_are_answered_and_never_kill_the_server() {
     }
     let count = seed - first;
     println!("{count} conversations from seed {first}: {sums:?} of OK, ERR, EVENT");
-    assert!(sums.iter().all(|&sum| sum > count / 10), "most conversations say nothing: {sums:?}");
+    assert!(sums.iter().all(|&sum| sum > count / 10), "too few frames were received: {sums:?}");
 }

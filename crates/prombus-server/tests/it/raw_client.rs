@@ -1,4 +1,4 @@
-//! A WebSocket client that sees every byte, and the value of a metric.
+//! A WebSocket client without a WebSocket library, and a reader of metrics.
 
 use prombus_server::test_util::put_masked;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-/// A client that sees every byte.
+/// A client that reads and writes raw frames.
 pub struct Raw {
     pub socket: TcpStream,
     pub read: Vec<u8>,
@@ -17,7 +17,7 @@ pub struct Raw {
 impl Raw {
     pub async fn connect(address: SocketAddr) -> Self {
         let socket = TcpSocket::new_v4().expect("a socket");
-        // So that little fits between server and client.
+        // A small buffer, so that little data fits between server and client.
         socket.set_recv_buffer_size(16 * 1024).expect("a small buffer");
         let socket = socket.connect(address).await.expect("it connects");
         let mut raw = Self { socket, read: Vec::new() };
@@ -36,7 +36,7 @@ impl Raw {
         }
     }
 
-    /// False at the end.
+    /// Reads more bytes. Returns false at the end.
     pub async fn more(&mut self) -> bool {
         let mut piece = [0; 16 * 1024];
         let read = timeout(Duration::from_secs(10), self.socket.read(&mut piece)).await;

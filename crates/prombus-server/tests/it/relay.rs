@@ -1,4 +1,4 @@
-//! Clients of a follower: everything works as at the leader, over WebSocket, HTTP and SSE.
+//! Clients of a follower: everything works as on the leader, over WebSocket, HTTP and SSE.
 
 use crate::rig::PATIENCE;
 use crate::shared_rig::{Pair, SharedRig, exchange, json_of, read_all, shared_options, status_of};
@@ -78,7 +78,7 @@ async fn the_leader_sees_the_address_of_the_client() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn large_bodies_and_large_messages_pass() {
+async fn large_bodies_and_large_messages_are_relayed() {
     let pair = Pair::start().await;
     let large = "x".repeat(900_000);
     let mut client = pair.follower.client().await;
@@ -96,7 +96,7 @@ async fn large_bodies_and_large_messages_pass() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_has_sent_its_request_may_close_its_end() {
+async fn a_client_may_shut_down_its_side_after_the_request() {
     let pair = Pair::start().await;
     let mut socket = TcpStream::connect(pair.follower.address).await.expect("it connects");
     let host = pair.follower.address;
@@ -109,7 +109,7 @@ async fn a_client_that_has_sent_its_request_may_close_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_leader_a_connection_waits_and_is_then_told_to_come_back() {
+async fn without_a_leader_a_connection_waits_and_then_gets_503() {
     let follower = SharedRig::start(shared_options()).await;
     let begun = Instant::now();
     let answer = follower.ask("POST /publish/t\n\n1").await;
@@ -118,7 +118,7 @@ async fn without_a_leader_a_connection_waits_and_is_then_told_to_come_back() {
     assert_eq!(json_of(&answer)["code"], "unavailable");
     let head = answer.to_lowercase();
     assert!(head.contains("\r\nretry-after: ") && head.contains("\r\nconnection: close"), "{answer}");
-    // A leader that cannot be reached is as good as none.
+    // An unreachable leader has the same effect.
     let mut gone = SharedRig::start(shared_options()).await;
     gone.stop().await;
     follower.follow(Some(gone.endpoint(1)));
@@ -128,7 +128,7 @@ async fn without_a_leader_a_connection_waits_and_is_then_told_to_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_waits_is_served_by_the_leader_that_appears() {
+async fn a_waiting_connection_is_served_by_a_new_leader() {
     let mut patient = shared_options();
     patient.engine_wait = PATIENCE;
     let bus = Bus::memory();
@@ -145,12 +145,12 @@ async fn a_connection_that_waits_is_served_by_the_leader_that_appears() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         follower.lead(&bus, 2);
     });
-    assert_eq!(status_of(&answer), 200, "the follower leads itself: {answer}");
+    assert_eq!(status_of(&answer), 200, "the follower has become the leader: {answer}");
     assert_eq!(bus.topics().await.expect("topics")[0].last_seq, 2, "each was published once");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_head_is_cut() {
+async fn a_slow_head_ends_the_connection() {
     let mut hasty = shared_options();
     hasty.connections.head_timeout = Duration::from_millis(200);
     let pair = Pair::with(shared_options(), hasty).await;
@@ -175,7 +175,7 @@ async fn a_head_over_the_limit_and_other_protocols_are_refused_by_the_follower()
     let answer = exchange(pair.follower.address, http2).await;
     assert!(answer.is_empty() || status_of(&answer) == 400, "{answer}");
     assert_eq!(pair.follower.metric("prombus_relayed_connections_total").await, 0);
-    // The same limit as the leader's.
+    // The limit is the same as on the leader.
     let allowed = format!(
         "GET /topics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: {}\r\n\r\n",
         "x".repeat(60_000)
@@ -184,7 +184,7 @@ async fn a_head_over_the_limit_and_other_protocols_are_refused_by_the_follower()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_follower_keeps_to_its_number_of_connections() {
+async fn a_follower_enforces_its_connection_limit() {
     let mut small = shared_options();
     small.connections.max_connections = 2;
     let pair = Pair::with(shared_options(), small).await;
@@ -192,14 +192,14 @@ async fn a_follower_keeps_to_its_number_of_connections() {
     let mut third = TcpStream::connect(pair.follower.address).await.expect("it connects");
     let begun = Instant::now();
     assert_eq!(read_all(&mut third).await, "");
-    assert!(begun.elapsed() < Duration::from_secs(5), "it is closed at once: {:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(5), "not closed at once: {:?}", begun.elapsed());
     for client in &mut kept {
         client.publish("t", json!(1)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_reads_nothing_stops_the_stream_and_loses_none_of_it() {
+async fn a_client_that_pauses_reading_loses_nothing() {
     let pair = Pair::start().await;
     let mut batch = pair.bus.batch();
     for n in 0..40_000 {

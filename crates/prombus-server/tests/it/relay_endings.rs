@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_is_deposed_closes_its_websockets_with_1012_and_follows() {
+async fn a_deposed_leader_closes_its_websockets_with_1012_and_follows() {
     let pair = Pair::start().await;
     let mut direct = pair.leader.client().await;
     let mut relayed = pair.follower.client().await;
@@ -33,12 +33,12 @@ async fn a_leader_that_is_deposed_closes_its_websockets_with_1012_and_follows() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bus_whose_term_is_over_tells_its_subscribers_nothing_but_1012() {
+async fn at_the_end_of_a_term_subscribers_get_only_a_close_with_1012() {
     let pair = Pair::start().await;
     let mut client = pair.leader.client().await;
     client.subscribe("t", "g", json!({})).await;
     pair.bus.close().await.expect("closed");
-    // The subscription notices at once; the role changes later.
+    // The subscription fails at once; the role changes later.
     sleep(Duration::from_millis(100)).await;
     pair.leader.follow(None);
     assert_eq!(client.see().await, Seen::Close(Some(1012)));
@@ -52,7 +52,7 @@ async fn relayed_websockets_are_closed_with_1012_when_another_gateway_leads() {
     other.lead(&bus, 8);
     let mut client = pair.follower.client().await;
     client.publish("t", json!(1)).await;
-    // A renewal of the lease, and a time in which no leader is known, change nothing.
+    // Neither a renewal of the lease nor a time without a known leader has an effect.
     pair.follower.follow(Some(pair.leader.endpoint(7)));
     pair.follower.follow(None);
     pair.follower.follow(Some(pair.leader.endpoint(7)));
@@ -64,7 +64,7 @@ async fn relayed_websockets_are_closed_with_1012_when_another_gateway_leads() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn http_connections_of_a_deposed_leader_end_after_the_response_that_is_under_way() {
+async fn http_connections_of_a_deposed_leader_end_after_the_current_response() {
     let pair = Pair::start().await;
     let mut idle = TcpStream::connect(pair.leader.address).await.expect("it connects");
     let host = pair.leader.address;
@@ -82,7 +82,7 @@ async fn http_connections_of_a_deposed_leader_end_after_the_response_that_is_und
     assert_eq!(status_of(&answer), 200, "{answer}");
 }
 
-/// A leader that the test plays byte by byte: accepts relayed connections and confirms their prefaces.
+/// A leader that the test controls byte by byte. It accepts relayed connections and confirms their prefaces.
 struct FakeLeader {
     listener: TcpListener,
 }
@@ -94,7 +94,7 @@ impl FakeLeader {
         (Self { listener }, LeaderEndpoint { term: 7, address, cert_hash: None, secret: SECRET })
     }
 
-    /// The next relayed WebSocket, up to its upgrade. Probes are hung up on.
+    /// The next relayed WebSocket, after its upgrade. Probes are closed.
     async fn websocket(&self) -> TcpStream {
         loop {
             let (mut socket, _) = self.listener.accept().await.expect("a connection");
@@ -138,7 +138,7 @@ async fn the_close_frame_comes_after_a_whole_frame() {
     while raw.read.len() < 50_000 {
         assert!(raw.more().await);
     }
-    // The leader changes in the middle of the frame. The rest of it still arrives, and a frame after it that is not wanted.
+    // The leader changes in the middle of a frame. The rest of the frame is passed on, the frame after it is not.
     let rest = async {
         sleep(Duration::from_millis(200)).await;
         leader.write_all(&[&frame[50_000..], &[0x81, 1, b'y']].concat()).await.expect("sent");
@@ -152,7 +152,7 @@ async fn the_close_frame_comes_after_a_whole_frame() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_frame_that_is_cut_ends_the_connection_without_a_close_frame() {
+async fn an_incomplete_frame_ends_the_connection_without_a_close_frame() {
     let (fake, endpoint) = FakeLeader::start().await;
     let follower = SharedRig::start(shared_options()).await;
     follower.follow(Some(endpoint));
@@ -160,8 +160,8 @@ async fn a_frame_that_is_cut_ends_the_connection_without_a_close_frame() {
     leader.write_all(&large_frame()[..50_000]).await.expect("sent");
     drop(leader);
     assert_eq!(raw.frame().await, None);
-    assert_eq!(raw.read.len(), 50_000, "what came was passed on, and nothing else");
-    // With whole frames only, the lost leader is a restart.
+    assert_eq!(raw.read.len(), 50_000, "only the received bytes were passed on");
+    // After complete frames only, the loss of the leader closes with 1012 (service restart).
     let (mut raw, mut leader) = raw_through_fake(&follower, &fake).await;
     leader.write_all(&large_frame()).await.expect("sent");
     drop(leader);
@@ -176,18 +176,18 @@ async fn a_leader_that_stops_closes_relayed_websockets_with_1012_and_its_own_wit
     let mut relayed = Raw::connect(pair.follower.address).await;
     let mut direct = Raw::connect(pair.leader.address).await;
     pair.leader.begin_stop();
-    // Clients of the follower stay where they are: for them only the leader changes.
+    // For clients of the follower only the leader changes.
     for (raw, code) in [(&mut relayed, 1012u16), (&mut direct, 1001)] {
         let (opcode, payload) = raw.frame().await.expect("a close frame");
         assert_eq!((opcode, &payload[..2]), (8, &code.to_be_bytes()[..]));
         raw.send(0x88, &code.to_be_bytes()).await;
-        assert_eq!(raw.frame().await, None, "the follower adds none of its own");
+        assert_eq!(raw.frame().await, None, "the follower adds no close frame of its own");
     }
     pair.leader.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_follower_that_stops_has_publishes_answered_and_closes_with_1001() {
+async fn when_a_follower_stops_publishes_are_answered_before_the_close_with_1001() {
     let mut pair = Pair::start().await;
     let mut raw = Raw::connect(pair.follower.address).await;
     raw.text(json!({"op": "SUBSCRIBE", "topic": "held", "group": "g", "corr": "s"})).await;
@@ -200,7 +200,7 @@ async fn a_follower_that_stops_has_publishes_answered_and_closes_with_1001() {
         put_masked(&mut bytes, 0x81, frame.as_bytes());
     }
     raw.socket.write_all(&bytes).await.expect("sent");
-    // So that the follower has read them; the leader may not have answered.
+    // Wait until the follower has read them; the leader may not have answered yet.
     sleep(Duration::from_millis(100)).await;
     pair.follower.begin_stop();
     for n in 0..50 {
@@ -213,7 +213,7 @@ async fn a_follower_that_stops_has_publishes_answered_and_closes_with_1001() {
     let begun = Instant::now();
     pair.follower.stop().await;
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
-    // The member has left the group in order: the event is redelivered as if it had not been delivered.
+    // The member has left the group cleanly, so the delivery does not count as an attempt.
     let mut next = pair.leader.client().await;
     next.subscribe("held", "g", json!({})).await;
     let event = next.event().await;
@@ -221,7 +221,7 @@ async fn a_follower_that_stops_has_publishes_answered_and_closes_with_1001() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_follower_that_stops_ends_idle_http_and_waits_for_answers() {
+async fn a_follower_that_stops_ends_idle_http_connections_and_waits_for_responses() {
     let mut pair = Pair::start().await;
     let host = pair.follower.address;
     let mut idle = TcpStream::connect(host).await.expect("it connects");
@@ -244,7 +244,7 @@ async fn a_follower_that_stops_ends_idle_http_and_waits_for_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_have_not_sent_a_whole_request_do_not_hold_up_a_stop() {
+async fn connections_without_a_complete_request_do_not_delay_a_stop() {
     let certificate = Certificate::make();
     let patient = |mut options: ServerOptions| {
         options.connections.head_timeout = PATIENCE;
@@ -266,7 +266,7 @@ async fn connections_that_have_not_sent_a_whole_request_do_not_hold_up_a_stop() 
         begin(&pair.leader, &preface[..50]).await,
         begin(&pair.follower, b"GET /topics HTTP/1.1\r\nHost: ").await,
     ];
-    // So that the gateways have read what came.
+    // Wait until the gateways have read the bytes.
     sleep(Duration::from_millis(200)).await;
     let begun = Instant::now();
     tokio::join!(secured.stop(), pair.follower.stop(), pair.leader.stop());
@@ -291,7 +291,7 @@ async fn an_upgrade_after_other_requests_is_relayed_too() {
     socket.write_all(upgrade.as_bytes()).await.expect("sent");
     let count = socket.read(&mut answer).await.expect("an answer");
     assert!(answer[..count].starts_with(b"HTTP/1.1 101"));
-    // Its frames are not tracked: it ends at the level of TCP.
+    // Its frames are not tracked, so it ends at TCP level.
     pair.follower.follow(Some(LeaderEndpoint { term: 8, ..pair.leader.endpoint(8) }));
     assert_eq!(read_all(&mut socket).await, "");
 }

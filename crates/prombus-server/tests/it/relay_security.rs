@@ -1,4 +1,5 @@
-//! Who a leader believes, whom a follower trusts, and that a relay opens no way around the guard.
+//! Security of the relay: which prefaces a leader accepts, which leaders a follower trusts, and that the relay does not bypass
+//! the origin guard.
 
 use crate::shared_rig::{
     Certificate, Pair, SECRET, SharedRig, exchange, json_of, read_all, shared_options, status_of,
@@ -21,7 +22,7 @@ fn preface(counter: u64) -> TestPreface {
     TestPreface { secret: SECRET, term: 7, hops: 1, counter, client }
 }
 
-/// What a leader answers to a preface and a request.
+/// Sends a preface and a request. Returns the response of the leader.
 async fn offer(leader: &SharedRig, preface: TestPreface) -> Vec<u8> {
     let mut socket = TcpStream::connect(leader.address).await.expect("it connects");
     let (bytes, _) = preface.encode();
@@ -32,11 +33,11 @@ async fn offer(leader: &SharedRig, preface: TestPreface) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_believes_a_preface_with_the_secret_once() {
+async fn a_leader_accepts_a_preface_with_the_secret_once() {
     let pair = Pair::start().await;
     let (_, confirmation) = preface(1).encode();
     let answer = offer(&pair.leader, preface(1)).await;
-    assert!(answer.starts_with(&confirmation), "it proves that it knows the secret, too");
+    assert!(answer.starts_with(&confirmation), "the leader proves that it knows the secret too");
     assert!(answer[confirmation.len()..].starts_with(b"HTTP/1.1 200"));
     assert_eq!(offer(&pair.leader, preface(1)).await, b"", "a replay gets nothing");
     assert!(!offer(&pair.leader, preface(2)).await.is_empty());
@@ -46,7 +47,7 @@ async fn a_leader_believes_a_preface_with_the_secret_once() {
 async fn a_leader_that_leads_the_same_term_again_remembers_its_prefaces() {
     let pair = Pair::start().await;
     assert!(!offer(&pair.leader, preface(1)).await.is_empty());
-    // It could not renew its lease for a while.
+    // The leader cannot renew its lease for a while.
     pair.leader.follow(None);
     pair.leader.wait_ready(503).await;
     pair.leader.lead(&pair.bus, 7);
@@ -69,18 +70,18 @@ async fn forged_and_misdirected_prefaces_get_nothing() {
         assert_eq!(offer(&pair.leader, wrong).await, b"", "{wrong:?}");
     }
     let (mut bytes, _) = preface(6).encode();
-    // The client's address, changed on the way.
+    // The client's address is modified in transit.
     bytes[46] ^= 1;
     assert_eq!(exchange(pair.leader.address, &[&bytes, REQUEST].concat()).await, "");
     assert_eq!(pair.leader.metric("prombus_relay_prefaces_refused_total").await, before + 6);
-    assert!(!offer(&pair.leader, preface(7)).await.is_empty(), "the right one is still believed");
+    assert!(!offer(&pair.leader, preface(7)).await.is_empty(), "a valid preface is still accepted");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_follower_relays_no_relayed_connection() {
+async fn a_follower_does_not_relay_a_relayed_connection() {
     let pair = Pair::start().await;
     assert_eq!(offer(&pair.follower, preface(1)).await, b"");
-    // A server with a store of its own does not know prefaces: to it they are bad HTTP.
+    // A server that does not share its store does not know prefaces: for it they are invalid HTTP.
     let rig = crate::rig::Rig::memory().await;
     let answer = exchange(rig.address, &[&preface(1).encode().0, REQUEST].concat()).await;
     assert!(answer.is_empty() || status_of(&answer) == 400, "{answer}");
@@ -98,7 +99,7 @@ async fn a_process_on_the_leaders_port_gets_no_byte_of_a_client() {
             let (mut socket, _) = impostor.accept().await.expect("a connection");
             let mut preface = vec![0; 113];
             socket.read_exact(&mut preface).await.expect("a preface");
-            // An answer of the right length.
+            // A wrong confirmation of the right length.
             let _ = socket.write_all(&[7; 32]).await;
             let mut more = Vec::new();
             let _ = socket.read_to_end(&mut more).await;
@@ -115,7 +116,7 @@ async fn a_process_on_the_leaders_port_gets_no_byte_of_a_client() {
     let answer = follower.ask("POST /publish/t\nAuthorization: Bearer my-token\n\n1").await;
     assert_eq!(status_of(&answer), 503);
     assert!(json_of(&answer)["error"].as_str().expect("a text").contains("is not the leader"), "{answer}");
-    assert_eq!(String::from_utf8_lossy(&seen.lock()), "", "after its preface the follower says nothing");
+    assert_eq!(String::from_utf8_lossy(&seen.lock()), "", "the follower sends nothing after its preface");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -135,7 +136,7 @@ async fn tls_ends_at_the_follower_and_the_hop_is_pinned_to_the_leaders_certifica
     };
     let answer = ask(&pair.follower).await;
     assert_eq!(status_of(&answer), 200, "{answer}");
-    // Another certificate than the lease record says.
+    // The leader has a certificate other than the one in the lease record.
     let mut other = pair.leader.endpoint(7);
     other.cert_hash = pair.follower.cert_hash;
     let following = ServerRole::Following { leader: Some(other) };
@@ -146,7 +147,7 @@ async fn tls_ends_at_the_follower_and_the_hop_is_pinned_to_the_leaders_certifica
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn plain_tcp_to_another_machine_needs_to_be_allowed() {
+async fn plain_tcp_to_another_machine_must_be_allowed() {
     let follower = SharedRig::start(shared_options()).await;
     let mut elsewhere = follower.endpoint(1);
     // An address reserved for documentation.
@@ -156,13 +157,13 @@ async fn plain_tcp_to_another_machine_needs_to_be_allowed() {
     let answer = follower.ask("GET /topics").await;
     assert_eq!(status_of(&answer), 503);
     assert!(answer.contains("--relay-insecure"), "{answer}");
-    assert!(begun.elapsed() < shared_options().engine_wait, "waiting would not help");
+    assert!(begun.elapsed() < shared_options().engine_wait, "it fails without waiting");
     assert!(follower.wait_ready(503).await.contains("--relay-insecure"));
     let insecure = SharedRig::start(ServerOptions { relay_insecure: true, ..shared_options() }).await;
     insecure.follow(Some(elsewhere));
     let answer = insecure.ask("GET /topics").await;
     assert_eq!(status_of(&answer), 503);
-    assert!(!answer.contains("--relay-insecure"), "it was tried: {answer}");
+    assert!(!answer.contains("--relay-insecure"), "plain TCP was tried: {answer}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -174,7 +175,7 @@ async fn pages_of_other_origins_are_refused_at_the_follower_and_at_the_leader() 
     let foreign =
         exchange(pair.follower.address, b"GET /topics HTTP/1.1\r\nHost: evil.example\r\n\r\n").await;
     assert_eq!(status_of(&foreign), 403);
-    // A later request of a connection that is relayed already.
+    // A later request on a connection that is already relayed.
     let mut socket = TcpStream::connect(pair.follower.address).await.expect("it connects");
     let host = pair.follower.address;
     socket.write_all(format!("GET /topics HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).await.expect("sent");
@@ -186,7 +187,8 @@ async fn pages_of_other_origins_are_refused_at_the_follower_and_at_the_leader() 
     );
     socket.write_all(second.as_bytes()).await.expect("sent");
     assert_eq!(status_of(&read_all(&mut socket).await), 403);
-    // The same origin as the follower's address: the leader compares with what the client connected to.
+    // An origin that matches the follower's address is accepted: the leader compares with the address that the client connected
+    // to.
     let same = pair.follower.ask(&format!("GET /topics\nOrigin: http://{host}")).await;
     assert_eq!(status_of(&same), 200);
 }

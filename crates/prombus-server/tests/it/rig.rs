@@ -16,7 +16,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
-/// Nothing here takes longer, on a slow machine with everything else running.
+/// Nothing takes longer than this, even on a slow and busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct Rig {
@@ -94,7 +94,7 @@ impl Drop for Rig {
     }
 }
 
-/// What a client may see.
+/// What a client can receive.
 #[derive(Debug, PartialEq)]
 pub enum Seen {
     Frame(Value),
@@ -105,7 +105,7 @@ pub enum Seen {
 pub struct Client {
     pub socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
     next_corr: u32,
-    /// Frames that came while another was waited for.
+    /// Frames that arrived while the test waited for another one.
     kept: Vec<Value>,
 }
 
@@ -116,12 +116,12 @@ impl Client {
         Self::over(connected.expect("it connects").0)
     }
 
-    /// A client over a socket that is open already.
+    /// A client over an open socket.
     pub fn over(socket: WebSocketStream<MaybeTlsStream<TcpStream>>) -> Self {
         Self { socket, next_corr: 0, kept: Vec::new() }
     }
 
-    /// Connects with more headers; the error says what came instead.
+    /// Connects with additional headers.
     pub async fn connect_with(address: SocketAddr, headers: &[(&'static str, &str)]) -> Result<Self, String> {
         let mut request = format!("ws://{address}/ws").into_client_request().expect("a request");
         for (name, value) in headers {
@@ -139,7 +139,7 @@ impl Client {
         self.socket.send(Message::text(text)).await.expect("it sends");
     }
 
-    /// The next that comes from the socket.
+    /// The next thing that arrives on the socket.
     pub async fn see(&mut self) -> Seen {
         loop {
             let next = tokio::time::timeout(PATIENCE, self.socket.next()).await;
@@ -163,11 +163,11 @@ impl Client {
         }
         match self.see().await {
             Seen::Frame(frame) => frame,
-            other => panic!("a frame was expected: {other:?}"),
+            other => panic!("expected a frame, got {other:?}"),
         }
     }
 
-    /// The next EVENT; other frames stay.
+    /// The next EVENT; other frames are kept.
     pub async fn event(&mut self) -> Value {
         if let Some(at) = self.kept.iter().position(|frame| frame["op"] == "EVENT") {
             return self.kept.remove(at);
@@ -176,12 +176,12 @@ impl Client {
             match self.see().await {
                 Seen::Frame(frame) if frame["op"] == "EVENT" => return frame,
                 Seen::Frame(frame) => self.kept.push(frame),
-                other => panic!("an EVENT was expected: {other:?}"),
+                other => panic!("expected an EVENT, got {other:?}"),
             }
         }
     }
 
-    /// The next frame that is no EVENT; EVENTs stay.
+    /// The next frame that is not an EVENT; EVENTs are kept.
     pub async fn answer(&mut self) -> Value {
         if let Some(at) = self.kept.iter().position(|frame| frame["op"] != "EVENT") {
             return self.kept.remove(at);
@@ -190,17 +190,17 @@ impl Client {
             match self.see().await {
                 Seen::Frame(frame) if frame["op"] != "EVENT" => return frame,
                 Seen::Frame(frame) => self.kept.push(frame),
-                other => panic!("an answer was expected: {other:?}"),
+                other => panic!("expected an answer, got {other:?}"),
             }
         }
     }
 
-    /// Frames that came while others were waited for.
+    /// Frames that arrived while the test waited for others.
     pub fn kept(&self) -> &[Value] {
         &self.kept
     }
 
-    /// Sends a frame with a corr and waits for its answer; other frames stay.
+    /// Sends a frame with a corr and waits for its answer; other frames are kept.
     pub async fn ask(&mut self, mut frame: Value) -> Value {
         self.next_corr += 1;
         let corr = format!("c{}", self.next_corr);
@@ -210,7 +210,7 @@ impl Client {
             match self.see().await {
                 Seen::Frame(answer) if answer["corr"] == json!(corr) => return answer,
                 Seen::Frame(other) => self.kept.push(other),
-                other => panic!("an answer was expected: {other:?}"),
+                other => panic!("expected an answer, got {other:?}"),
             }
         }
     }
@@ -241,7 +241,7 @@ impl Client {
         self.ok(json!({"op": "SUBSCRIBE", "topic": topic, "group": group, "opts": opts})).await
     }
 
-    /// Whether no frame comes for a while.
+    /// Whether no frame arrives for this long.
     pub async fn is_quiet(&mut self, millis: u64) -> bool {
         if !self.kept.is_empty() {
             return false;

@@ -1,4 +1,4 @@
-//! Gateways of a shared store in this process: their roles are set by the test.
+//! Gateways of a shared store in this process. The test sets their roles.
 
 use crate::rig::{Client, PATIENCE, options};
 use prombus::Bus;
@@ -60,7 +60,7 @@ impl SharedRig {
         self.roles.send_replace(role);
     }
 
-    /// How followers reach it when it leads.
+    /// The endpoint of this gateway as leader.
     pub fn endpoint(&self, term: u64) -> LeaderEndpoint {
         LeaderEndpoint { term, address: self.address.to_string(), cert_hash: self.cert_hash, secret: SECRET }
     }
@@ -69,7 +69,7 @@ impl SharedRig {
         Client::connect(self.address).await
     }
 
-    /// Sends a request that ends the connection, and returns the whole answer.
+    /// Sends a request with `Connection: close`, and returns the whole response.
     pub async fn ask(&self, request: &str) -> String {
         let (head, body) = request.split_once("\n\n").unwrap_or((request, ""));
         let (line, head) = head.split_once('\n').unwrap_or((head, ""));
@@ -95,7 +95,7 @@ impl SharedRig {
         }
     }
 
-    /// Waits until a value in `/metrics` is this one: a role is taken up soon after it is set.
+    /// Waits until a value in `/metrics` is this one: a role applies shortly after it is set.
     pub async fn wait_metric(&self, name: &str, value: u64) {
         let begun = std::time::Instant::now();
         while self.metric(name).await != value {
@@ -164,17 +164,17 @@ pub async fn read_all(socket: &mut TcpStream) -> String {
 #[track_caller]
 pub fn status_of(answer: &str) -> u16 {
     let status = answer.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
-    status.unwrap_or_else(|| panic!("not an answer: {answer:?}"))
+    status.unwrap_or_else(|| panic!("not an HTTP response: {answer:?}"))
 }
 
-/// The body of an answer, as JSON.
+/// The body of a response, as JSON.
 #[track_caller]
 pub fn json_of(answer: &str) -> serde_json::Value {
     let (_, body) = answer.split_once("\r\n\r\n").expect("a head");
     serde_json::from_str(body).unwrap_or_else(|_| panic!("not JSON: {answer}"))
 }
 
-/// A certificate in a folder of its own.
+/// A self-signed certificate in a temporary folder.
 pub struct Certificate {
     pub tls: TlsOptions,
     pub client_config: Arc<ClientConfig>,

@@ -1,4 +1,4 @@
-//! A disk that is slow, full or fails, behind a real server.
+//! A real server with a disk that is slow, full or failing.
 
 use crate::raw_client::{Raw, metric};
 use crate::rig::{Rig, options};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::{sleep, timeout};
 
-/// A bus over a simulated disk; with `threads` it commits by itself, without it never.
+/// A bus over a simulated disk. Without `threads` it commits only when the test calls `step_commit`.
 fn simulated(
     threads: bool,
 ) -> (Bus, prombus_log::storage::simulated::Disk, std::sync::Arc<prombus::engine::LogEngine>) {
@@ -32,7 +32,7 @@ fn simulated_with(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_ack_without_corr_that_cannot_be_kept_is_answered() {
+async fn an_ack_without_corr_that_cannot_be_stored_is_answered() {
     let (bus, disk, _store) = simulated(true);
     let rig = Rig::over(bus, options()).await;
     let mut client = rig.client().await;
@@ -50,7 +50,7 @@ async fn an_ack_without_corr_that_cannot_be_kept_is_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn acks_that_a_full_disk_cannot_keep_are_answered_storage_full() {
+async fn acks_that_a_full_disk_cannot_store_are_answered_with_storage_full() {
     let (bus, disk, _store) = simulated_with(prombus_log::Options {
         segment_bytes: 16 * 1024,
         reserve_bytes: 8 * 1024,
@@ -78,8 +78,8 @@ async fn acks_that_a_full_disk_cannot_keep_are_answered_storage_full() {
             break;
         }
     }
-    assert!(is_full, "the disk is never full");
-    // The reserve takes some; then each is answered all the same.
+    assert!(is_full, "the disk did not become full");
+    // The reserve has room for some acks. After that, acks are still answered, with an ERR.
     let mut acked = 0;
     for id in &ids {
         let ack = json!({"op": "ACK", "topic": "t", "group": "g", "id": id});
@@ -91,7 +91,7 @@ async fn acks_that_a_full_disk_cannot_keep_are_answered_storage_full() {
         acked += 1;
     }
     assert!((10..300).contains(&acked), "{acked} acks before the reserve is used up");
-    // Without a corr an ack is answered only on error, and this is one.
+    // An ack without a corr is answered only on error, as here.
     client.send(json!({"op": "ACK", "topic": "t", "group": "g", "id": ids[acked + 1]})).await;
     let answer = timeout(Duration::from_secs(3), client.frame()).await;
     assert_eq!(answer.expect("answered on error")["code"], "storage_full");
@@ -116,7 +116,7 @@ async fn publishes_that_wait_for_the_disk_stay_within_the_limit() {
     sleep(Duration::from_millis(300)).await;
     let used = metric(rig.address, "buffered_bytes").await;
     while store.log().step_commit() == prombus_log::Step::Worked {}
-    // Each may have a little: here 256 KiB, what one read takes.
+    // Each connection has a small minimum: here 256 KiB, the size of one read.
     assert!(used < 20.0 * 256.0 * 1024.0 + 1_048_576.0, "{used} bytes; max_buffered_bytes is 1 MiB");
 }
 
@@ -125,7 +125,7 @@ async fn publishes_of_a_connection_keep_their_order_when_the_queue_is_full() {
     let (bus, _disk, store) = simulated(false);
     let rig = Rig::over(bus.clone(), options()).await;
     let mut client = rig.client().await;
-    // Fills the committer's queue and the line behind it.
+    // Fill the committer's queue, until publishes have to wait for a place in it.
     let large = "x".repeat(1_000_000);
     let topic = prombus::Topic::new("fill").expect("a topic");
     let mut filling = Vec::new();
@@ -139,7 +139,7 @@ async fn publishes_of_a_connection_keep_their_order_when_the_queue_is_full() {
             break;
         }
     }
-    // Large ones first: there is no place for them; then small ones, for which there may be.
+    // First large events, for which the queue has no room, then small ones, for which it may have.
     for n in 0..3 {
         let text = "y".repeat(900_000);
         client.send(json!({"op": "PUBLISH", "topic": "t", "corr": n, "payload": text})).await;

@@ -1,4 +1,4 @@
-//! Subscriptions: what is counted as in flight, and what others and a new token may have.
+//! Subscriptions: counts of deliveries in flight, paused members, new tokens, and refused publishes.
 
 use crate::raw_client::metric;
 use crate::rig::{Rig, options};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_longer_in_flight_is_not_counted() {
+async fn deliveries_that_are_no_longer_in_flight_are_not_counted() {
     let rig = Rig::memory().await;
     let mut first = rig.client().await;
     first.subscribe("t", "g", json!({"ackTimeoutMs": 300, "maxInFlight": 1})).await;
@@ -26,7 +26,7 @@ async fn what_is_no_longer_in_flight_is_not_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_seek_voids_what_is_counted_as_in_flight() {
+async fn after_a_seek_nothing_is_counted_as_in_flight() {
     let rig = Rig::memory().await;
     let mut first = rig.client().await;
     first.subscribe("t", "g", json!({})).await;
@@ -40,7 +40,7 @@ async fn a_seek_voids_what_is_counted_as_in_flight() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_paused_member_keeps_nothing_from_the_others() {
+async fn a_paused_member_does_not_withhold_events_from_others() {
     let rig = Rig::memory().await;
     let mut paused = rig.client().await;
     paused.subscribe("t", "g", json!({})).await;
@@ -58,7 +58,7 @@ async fn a_paused_member_keeps_nothing_from_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn twins_are_not_slow() {
+async fn equal_ids_in_two_topics_of_a_pattern_are_not_slow() {
     let rig = Rig::memory().await;
     let count = 20_000u128;
     for topic in ["p.a", "p.b"] {
@@ -85,12 +85,12 @@ async fn twins_are_not_slow() {
     }
     client.ok(json!({"op": "AUTH"})).await;
     println!("delivered in {delivered:?}, acked in {:?}", begun.elapsed() - delivered);
-    // Many times what it takes on an idle machine.
+    // Many times longer than on an idle machine.
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?} {:?}", delivered, begun.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scopes_of_a_new_token_hold_for_what_is_subscribed() {
+async fn scopes_of_a_new_token_apply_to_existing_subscriptions() {
     let mut with_auth: ServerOptions = options();
     for (secret, scopes) in [("all", prombus_server::Scope::all()), ("none", Vec::new())] {
         with_auth.auth.tokens.push(prombus_server::TokenOptions {
@@ -112,9 +112,10 @@ async fn scopes_of_a_new_token_hold_for_what_is_subscribed() {
     );
 }
 
-/// A batch that was begun for it was kept: the next event had the time of the refused one, and a shutdown waited for its answer.
+/// If the empty batch of a refused publish were kept, the next event would get its time, and a shutdown would wait for its
+/// answer.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_publish_leaves_nothing_behind() {
+async fn a_refused_publish_affects_neither_the_next_event_nor_a_shutdown() {
     let mut rig = Rig::memory().await;
     let mut client = rig.client().await;
     client.publish("t", json!(1)).await;

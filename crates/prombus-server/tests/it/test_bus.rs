@@ -1,14 +1,14 @@
-//! The buses that the tests run on. The tests of other engines have a module of this name with theirs.
+//! The buses that the tests use. The tests of other engines have a module of the same name for their buses.
 
 use prombus::Bus;
 use std::path::Path;
 
-/// A bus that keeps its events.
+/// A durable bus.
 pub async fn durable(folder: &Path) -> Bus {
     Bus::open(folder).await.expect("a bus opens")
 }
 
-/// A fresh bus that need not keep anything.
+/// A new bus that need not be durable.
 pub async fn fresh() -> Bus {
     Bus::memory()
 }

@@ -1,4 +1,4 @@
-//! A server with a certificate of its own, and a client's TLS settings that trust it.
+//! A server with a self-signed certificate, and TLS settings of a client that trusts it.
 
 use crate::rig::{Rig, options};
 use prombus::Bus;
@@ -11,7 +11,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 pub struct TlsRig {
     pub rig: Rig,
     pub client_config: Arc<ClientConfig>,
-    /// Where certificate and key are.
+    /// The folder of certificate and key.
     folder: PathBuf,
 }
 

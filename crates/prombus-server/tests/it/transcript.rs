@@ -1,17 +1,17 @@
-//! Fenced blocks of a Markdown file, and what clients and server say in them.
+//! Parses the fenced blocks of a Markdown file, and the steps of the transcripts in them.
 
 /// A fenced block.
 #[derive(Debug)]
 pub struct Block {
-    /// The line of the file that opens it, from 1.
+    /// The line number of its opening fence, counted from 1.
     pub line: usize,
     pub language: String,
-    /// The words behind the language: how the server is set up.
+    /// The text after the language: how the server is set up.
     pub setup: String,
     pub text: String,
 }
 
-/// One step of a transcript. `client` tells connections apart: `→` is 1, `2→` is 2.
+/// One step of a transcript. `client` is the number of the connection: `→` is 1, `2→` is 2.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
     Send { client: u32, text: String },
@@ -45,7 +45,7 @@ impl Block {
         self.language == "text" && (self.text.contains("→ ") || self.text.contains("← "))
     }
 
-    /// The steps. Lines that begin with two spaces go on with the line before, `#` begins a remark.
+    /// The steps. A line that begins with two spaces continues the previous line; `#` begins a comment.
     pub fn steps(&self) -> Vec<Step> {
         let mut lines: Vec<String> = Vec::new();
         for line in self.text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -73,7 +73,7 @@ fn step(line: &str) -> Step {
 }
 
 #[test]
-fn a_transcript_is_read_step_by_step() {
+fn a_transcript_is_parsed_into_steps() {
     let text =
         "a\n```text auth\n# remark\n→ {\"op\":\n   \"AUTH\"}\n2← {}\n← closed 1008\n```\n```sh\nls\n```\n";
     let blocks = blocks(text);

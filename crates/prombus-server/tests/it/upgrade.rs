@@ -25,7 +25,7 @@ async fn an_upgrade_of_http_1_0_is_refused() {
     assert!(text.contains(" 400 ") || text.contains(" 426 ") || text.contains(" 505 "), "{text}");
 }
 
-/// A client without tungstenite, which knows no compression: sends and reads raw frames.
+/// Connects with an offer of compression and returns the raw socket: tungstenite does not support compression.
 async fn with_deflate(rig: &Rig, offer: &str) -> (TcpStream, String) {
     let mut socket = TcpStream::connect(rig.address).await.expect("it connects");
     let request = format!(
@@ -42,14 +42,14 @@ async fn with_deflate(rig: &Rig, offer: &str) -> (TcpStream, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn compression_is_offered_only_if_it_is_set() {
+async fn compression_is_offered_only_if_configured() {
     let rig = Rig::memory().await;
     assert!(!with_deflate(&rig, "permessage-deflate").await.1.contains("sec-websocket-extensions"));
     let rig = Rig::start(ServerOptions { has_permessage_deflate: true, ..options() }).await;
     let (mut socket, head) = with_deflate(&rig, "permessage-deflate; client_max_window_bits").await;
     let agreed = "sec-websocket-extensions: permessage-deflate; server_no_context_takeover; client_no_context_takeover\r\n";
     assert!(head.contains(agreed), "{head}");
-    // A bomb: a block of 2 MiB of spaces, as stored by no honest client.
+    // A decompression bomb: 8 MiB of spaces.
     let mut encoder = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::best());
     std::io::Write::write_all(&mut encoder, &vec![b' '; 8 << 20]).expect("a vector takes it");
     let mut frame = Vec::new();

@@ -1,4 +1,4 @@
-//! Every frame, its answer and its codes.
+//! Every frame, with its answer and error codes.
 
 use crate::rig::{Client, Rig, Seen, options};
 use futures_util::SinkExt;
@@ -12,7 +12,7 @@ fn ids(events: &[Value]) -> Vec<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn publish_is_answered_with_id_and_seq_and_a_second_time_with_duplicate() {
+async fn publish_is_answered_with_id_and_seq_and_a_repetition_with_duplicate() {
     let rig = Rig::start(options()).await;
     let mut client = rig.client().await;
     let first = client.publish("orders", json!({"n": 1})).await;
@@ -25,7 +25,7 @@ async fn publish_is_answered_with_id_and_seq_and_a_second_time_with_duplicate() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_goes_the_whole_way() {
+async fn an_event_is_published_delivered_and_acked() {
     let rig = Rig::start(options()).await;
     let (mut publisher, mut consumer) = (rig.client().await, rig.client().await);
     assert_eq!(consumer.subscribe("orders", "billing", json!({})).await["created"], true);
@@ -52,7 +52,7 @@ async fn an_event_goes_the_whole_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_nack_brings_the_event_again_and_the_fifth_makes_it_a_dead_letter() {
+async fn a_nacked_event_is_redelivered_and_becomes_a_dead_letter_after_the_fifth_nack() {
     let rig = Rig::memory().await;
     let mut client = rig.client().await;
     client.subscribe("orders", "g", json!({})).await;
@@ -76,7 +76,7 @@ async fn a_nack_brings_the_event_again_and_the_fifth_makes_it_a_dead_letter() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_runs_out_is_delivered_again_unless_it_was_extended() {
+async fn an_event_is_redelivered_when_its_lease_expires_unless_it_was_extended() {
     let rig = Rig::memory().await;
     let mut client = rig.client().await;
     client.subscribe("orders", "g", json!({"ackTimeoutMs": 400})).await;
@@ -125,7 +125,7 @@ async fn a_clean_close_counts_no_attempt_and_a_broken_connection_does() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pause_stops_the_pushes_and_resume_starts_them() {
+async fn pause_stops_deliveries_and_resume_starts_them() {
     let rig = Rig::memory().await;
     let mut client = rig.client().await;
     client.subscribe("orders", "g", json!({})).await;
@@ -139,7 +139,7 @@ async fn pause_stops_the_pushes_and_resume_starts_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn seek_goes_back_and_answers_the_cursor() {
+async fn seek_goes_back_and_returns_the_cursor() {
     let rig = Rig::memory().await;
     let mut client = rig.client().await;
     client.subscribe("orders", "g", json!({})).await;
@@ -158,12 +158,12 @@ async fn seek_goes_back_and_answers_the_cursor() {
     assert_eq!(sought["cursor"]["lastId"], ids_seen[0]);
     let events = [client.event().await, client.event().await];
     assert_eq!(ids(&events), [2, 3]);
-    let nobody = json!({"from": "afterId", "afterId": uuid::Uuid::nil()});
-    client.err(json!({"op": "SEEK", "topic": "orders", "group": "g", "to": nobody}), "unknown_id").await;
+    let unknown = json!({"from": "afterId", "afterId": uuid::Uuid::nil()});
+    client.err(json!({"op": "SEEK", "topic": "orders", "group": "g", "to": unknown}), "unknown_id").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_window_is_what_a_member_has_unsettled() {
+async fn the_window_limits_the_unsettled_events_of_a_member() {
     let rig = Rig::memory().await;
     let mut client = rig.client().await;
     for n in 1..=300 {
@@ -186,7 +186,7 @@ async fn the_window_is_what_a_member_has_unsettled() {
 async fn frames_of_a_connection_are_handled_in_order() {
     let rig = Rig::start(options()).await;
     let mut client = rig.client().await;
-    // All in one go: what comes before SUBSCRIBE is not delivered, what comes after is.
+    // All frames at once: events before SUBSCRIBE are not delivered, events after it are.
     for n in 1..=50 {
         client
             .socket
@@ -220,7 +220,7 @@ async fn frames_of_a_connection_are_handled_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pattern_names_the_subscription_and_the_event_its_own_topic() {
+async fn a_delivery_has_the_pattern_and_the_topic_of_the_event() {
     let rig = Rig::memory().await;
     let mut client = rig.client().await;
     client.subscribe("orders.*", "g", json!({"topics": ["refunds"]})).await;
@@ -237,7 +237,7 @@ async fn a_pattern_names_the_subscription_and_the_event_its_own_topic() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_frames_cost_one_err_each_and_the_connection_lives() {
+async fn invalid_frames_get_one_err_each_and_the_connection_stays_open() {
     let rig = Rig::memory().await;
     let mut client = rig.client().await;
     let deep = format!(
@@ -274,7 +274,7 @@ async fn bad_frames_cost_one_err_each_and_the_connection_lives() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_oversized_frame_is_too_large_and_closes_with_1009() {
+async fn an_oversized_frame_gets_too_large_and_a_close_with_1009() {
     let rig = Rig::memory().await;
     let mut client = rig.client().await;
     let over_payload = "x".repeat((1 << 20) + 10);
@@ -311,7 +311,7 @@ async fn limits_and_conflicts_have_their_codes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn shutdown_answers_what_is_under_way_and_closes_with_1001() {
+async fn shutdown_answers_frames_in_progress_and_closes_with_1001() {
     let mut rig = Rig::start(options()).await;
     let mut client = rig.client().await;
     client.subscribe("t", "g", json!({})).await;
@@ -339,7 +339,7 @@ async fn shutdown_answers_what_is_under_way_and_closes_with_1001() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_never_reads_is_closed_and_others_do_not_notice() {
+async fn a_client_that_never_reads_is_closed_and_others_are_not_affected() {
     let mut impatient: ServerOptions = options();
     impatient.connections.stall_timeout = Duration::from_millis(700);
     let rig = Rig::with(impatient).await;
@@ -361,7 +361,7 @@ async fn a_client_that_never_reads_is_closed_and_others_do_not_notice() {
         }
     };
     assert_eq!(closed, Seen::Close(Some(1013)));
-    // What it never saw was no attempt: most of it comes as the first.
+    // Events that were never sent count no attempt: most are delivered as the first attempt.
     let mut next = Client::connect(rig.address).await;
     next.subscribe("t", "deaf", json!({"maxInFlight": 10000, "batchSize": 10000})).await;
     let mut attempts = [0, 0, 0];
@@ -371,9 +371,9 @@ async fn a_client_that_never_reads_is_closed_and_others_do_not_notice() {
     assert!(attempts[1] > 0 && attempts[2] < 1500, "{attempts:?}");
 }
 
-/// An ack of a lease that this connection never had, as after a reconnect, changes nothing and is counted.
+/// An ack of a lease that this connection never had, as after a reconnect, has no effect except that it is counted.
 #[tokio::test]
-async fn an_ack_or_nack_of_what_this_connection_never_had_is_counted_as_stale() {
+async fn an_ack_or_nack_of_an_event_that_this_connection_never_had_is_counted_as_stale() {
     let rig = Rig::memory().await;
     let (mut first, mut second) = (rig.client().await, rig.client().await);
     first.subscribe("t", "g", json!({})).await;
@@ -383,12 +383,12 @@ async fn an_ack_or_nack_of_what_this_connection_never_had_is_counted_as_stale() 
     let frame = |op: &str| json!({"op": op, "topic": "t", "group": "g", "id": id});
     assert_eq!(second.ok(frame("ACK")).await["stale"], json!(true));
     assert_eq!(second.ok(frame("NACK")).await["stale"], json!(true));
-    // Without corr it is not answered, and counted all the same.
+    // Without a corr it is not answered, but still counted.
     second.send(frame("ACK")).await;
     second.publish("other", json!(1)).await;
     let group = rig.bus.backend().group("t", "g").await.unwrap().unwrap();
     assert_eq!((group.counters.stale, group.counters.acked, group.in_flight), (3, 0, 1));
-    // One that no topic has, by its id alone.
+    // An id that no topic has.
     rig.bus.ack("t", "g", uuid::Uuid::from_u128(7)).await.unwrap();
     assert_eq!(rig.bus.backend().group("t", "g").await.unwrap().unwrap().counters.stale, 4);
 }

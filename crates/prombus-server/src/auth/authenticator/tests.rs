@@ -1,4 +1,4 @@
-//! Attempts to get in, and to do what is not allowed.
+//! Attempts to authenticate without a valid token, and to do things that are not allowed.
 
 use super::*;
 use crate::auth::{Effect, JwtKey, JwtOptions, Scope, TokenHash, TokenOptions};
@@ -51,7 +51,7 @@ fn rule(effect: Effect, subjects: &[&str], topics: &[&str]) -> Rule {
 }
 
 #[test]
-fn nothing_configured_is_everybody() {
+fn without_configuration_every_client_is_anyone() {
     let authenticator = Authenticator::new(&AuthOptions::default()).unwrap();
     assert!(!authenticator.is_configured() && !AuthOptions::default().is_configured());
     let long = "x".repeat(100_000);
@@ -64,7 +64,7 @@ fn nothing_configured_is_everybody() {
 }
 
 #[test]
-fn attempts_without_a_good_token_are_refused() {
+fn without_a_valid_token_access_is_refused() {
     let authenticator = authenticator(Vec::new());
     assert!(authenticator.is_configured());
     let refused = |token: Option<&str>| authenticator.authenticate(token, NOW_MS).unwrap_err();
@@ -106,7 +106,7 @@ fn attempts_without_a_good_token_are_refused() {
 }
 
 #[test]
-fn good_tokens_come_in_under_their_name() {
+fn valid_tokens_are_accepted_under_their_name() {
     let authenticator = authenticator(Vec::new());
     let name = |token: &str| authenticator.authenticate(Some(token), NOW_MS).unwrap().name().to_owned();
     assert_eq!(name("the-token-of-billing"), "billing");
@@ -116,7 +116,7 @@ fn good_tokens_come_in_under_their_name() {
 }
 
 #[test]
-fn a_jwt_ends_with_its_leeway() {
+fn a_jwt_expires_after_its_leeway() {
     let token = jwt(&json!({"exp": NOW_MS / 1_000 + 5}));
     let principal = authenticator(Vec::new()).authenticate(Some(&token), NOW_MS).unwrap();
     assert_eq!(principal.expires_ms(), Some(NOW_MS + 35_000));
@@ -124,7 +124,7 @@ fn a_jwt_ends_with_its_leeway() {
 }
 
 #[test]
-fn a_longest_token_is_let_in_and_a_longer_one_is_not() {
+fn a_token_of_the_maximum_length_is_accepted_and_a_longer_one_is_not() {
     let longest = "x".repeat(MAX_TOKEN_BYTES);
     let tokens = vec![
         token("long", &longest, &[]),
@@ -139,7 +139,7 @@ fn a_longest_token_is_let_in_and_a_longer_one_is_not() {
 }
 
 #[test]
-fn setups_that_would_let_everybody_in_unnamed_are_refused() {
+fn setups_in_which_rules_would_not_apply_are_refused() {
     let rules = vec![rule(Effect::Deny, &[], &[])];
     let only_rules = Authenticator::new(&AuthOptions { rules, ..AuthOptions::default() });
     assert!(matches!(only_rules, Err(AuthSetupError::RulesWithoutTokens)));
@@ -194,7 +194,7 @@ fn a_scope_is_for_its_topics_and_its_action_only() {
 }
 
 #[test]
-fn everything_does_not_hold_dead_letters_but_all_scopes_do() {
+fn double_star_does_not_cover_dead_letters_but_all_scopes_do() {
     let wide = principal("wide", &["subscribe:**", "publish:**"], &[]);
     assert!(wide.may_subscribe("**", None) && wide.may_publish("orders"));
     assert!(
@@ -214,13 +214,13 @@ fn an_admin_reads_no_events_without_subscribe() {
 }
 
 #[test]
-fn no_scope_is_no_right() {
+fn without_scopes_nothing_is_allowed() {
     let nobody = principal("nobody", &[], &[rule(Effect::Allow, &[], &[])]);
     assert!(!nobody.may_publish("a") && !nobody.may_subscribe("a", None) && !nobody.is_admin());
 }
 
 #[test]
-fn scopes_and_rules_must_both_say_yes() {
+fn scopes_and_rules_must_both_allow() {
     let rules = [
         rule(Effect::Deny, &["eve", "temp-*"], &[]),
         rule(Effect::Deny, &[], &["orders.secret", "dlq.**"]),
@@ -267,7 +267,7 @@ fn rules_reach_principals_of_both_kinds_of_token() {
 }
 
 #[test]
-fn debug_of_the_whole_shows_no_secret() {
+fn debug_output_shows_no_secret() {
     let shown = format!("{:?}", authenticator(Vec::new()));
     assert!(shown.contains("billing"));
     let hash = TokenHash::of("the-token-of-billing").to_string();

@@ -1,4 +1,4 @@
-//! What a token says. Everything here has been signed by a key of ours, and still may be odd: no number makes it panic.
+//! The claims of a token. They are signed by a configured key, but may still contain unexpected values: none may cause a panic.
 
 use super::leeway::check_dates;
 use crate::auth::error::AuthRefused;
@@ -6,17 +6,17 @@ use crate::auth::fingerprint::Fingerprint;
 use crate::auth::scope::Scope;
 use serde_json::{Map, Value};
 
-/// The name of one whose token has no `sub`.
+/// The name of the owner of a token without `sub`.
 const NAMELESS: &str = "jwt";
 
-/// What a token says, once it is believed.
+/// The content of a verified token.
 #[derive(Debug)]
 pub(in crate::auth) struct Verified {
     pub(in crate::auth) name: String,
     pub(in crate::auth) scopes: Vec<Scope>,
-    /// `exp` and the leeway.
+    /// `exp` plus the leeway.
     pub(in crate::auth) expires_ms: i64,
-    /// Of the key.
+    /// The fingerprint of the key.
     pub(in crate::auth) print: Fingerprint,
 }
 
@@ -60,22 +60,25 @@ impl Claims {
         Ok(Verified { name, scopes: self.scopes(), expires_ms, print })
     }
 
-    /// A date of the standard: seconds since 1970, which may have a fraction. A date out of range is the nearest one within it.
+    /// A NumericDate (RFC 7519): seconds since 1970, possibly with a fraction. A date out of range becomes the nearest valid one.
     fn date_ms(&self, claim: &str) -> Result<Option<i64>, AuthRefused> {
         let number = match self.0.get(claim) {
             None => return Ok(None),
             Some(Value::Number(number)) => number,
-            Some(_) => return Err(refused("a date that is no number")),
+            Some(_) => return Err(refused("a date is not a number")),
         };
         if let Some(seconds) = number.as_i64() {
             return Ok(Some(seconds.saturating_mul(1_000)));
         }
         let seconds = number.as_f64().filter(|seconds| seconds.is_finite());
-        // A cast from a float ends at the largest and smallest integer.
-        seconds.map(|seconds| Some((seconds * 1_000.0) as i64)).ok_or_else(|| refused("a date out of range"))
+        // A cast from a float saturates.
+        seconds
+            .map(|seconds| Some((seconds * 1_000.0) as i64))
+            .ok_or_else(|| refused("a date is out of range"))
     }
 
-    /// A name that rules could not match, or that could write lines of its own into a log, is refused.
+    /// The name of the owner. Empty names and control characters are refused: rules could not match them, and they could forge
+    /// log lines.
     fn name(&self) -> Result<String, AuthRefused> {
         match self.0.get("sub") {
             None => Ok(NAMELESS.to_owned()),
@@ -86,7 +89,7 @@ impl Claims {
         }
     }
 
-    /// Providers put scopes of other services into the same claim: what is not ours is skipped.
+    /// Identity providers put scopes of other services into the same claim: unknown scopes are skipped.
     fn scopes(&self) -> Vec<Scope> {
         let words = |claim: &str| match self.0.get(claim) {
             Some(Value::String(words)) => words.split(' ').filter_map(|word| word.parse().ok()).collect(),
@@ -101,7 +104,7 @@ impl Claims {
     }
 }
 
-/// The sender hears only that the token is bad; the reason is for the operator.
+/// The client learns only that the token is not valid; the reason is logged for the operator.
 pub(super) fn refused(reason: &'static str) -> AuthRefused {
     tracing::debug!(reason, "JWT refused");
     AuthRefused::Bad

@@ -1,4 +1,4 @@
-//! Keys that tokens are checked with, and where they come from. No error and no log line shows a key.
+//! Loads the keys that verify tokens. No error and no log line contains a key.
 
 use super::options::JwtKey;
 use crate::auth::error::AuthSetupError;
@@ -15,17 +15,17 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use tokio_rustls::rustls::pki_types::pem::{PemObject, SectionKind};
 
-/// What the hash of HS256 gives: a shorter secret is easier to guess than the hash.
+/// The size of the HS256 hash: a shorter secret is easier to guess than the hash.
 const MIN_SECRET_BYTES: usize = 32;
 const RSA_BYTES: RangeInclusive<usize> = 256..=1_024;
 
-/// A key, and the one algorithm that it is for.
+/// A key and its algorithm.
 pub(super) struct Key {
     algorithm: Algorithm,
-    /// `None`: not named, it may be the key of any token.
+    /// `None`: the key has no id and may verify any token.
     kid: Option<String>,
     decoding: DecodingKey,
-    /// A hash of the key: what a ticket names it by.
+    /// A hash of the key, which identifies it in a ticket.
     pub(super) print: [u8; 32],
 }
 
@@ -81,32 +81,32 @@ fn from_file(
 fn from_pem(content: &[u8]) -> Result<Vec<Key>, String> {
     let mut keys = Vec::new();
     for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(content) {
-        let (kind, der) = section.map_err(|fault| format!("not good PEM: {fault}"))?;
+        let (kind, der) = section.map_err(|fault| format!("invalid PEM: {fault}"))?;
         match kind {
             SectionKind::PublicKey => keys.push(public_key(&der)?),
             SectionKind::PrivateKey | SectionKind::RsaPrivateKey | SectionKind::EcPrivateKey => {
-                return Err("it holds a private key: only the public one belongs here".to_owned());
+                return Err("it contains a private key: use a file with the public key".to_owned());
             }
             SectionKind::Certificate => {
                 return Err(
-                    "it holds a certificate: the public key is wanted, as in \"openssl x509 -pubkey\""
+                    "it contains a certificate: extract the public key with \"openssl x509 -pubkey\""
                         .to_owned(),
                 );
             }
             _ => {}
         }
     }
-    // The older form for RSA is not one of the sections above.
+    // The older format of RSA keys (PKCS#1) is not one of the sections above.
     if keys.is_empty()
         && let Ok(decoding) = DecodingKey::from_rsa_pem(content)
         && let Ok(der) = decoding.try_get_as_bytes()
     {
         keys.push(public_key(der)?);
     }
-    if keys.is_empty() { Err("it holds no public key in PEM".to_owned()) } else { Ok(keys) }
+    if keys.is_empty() { Err("no public key found (PEM)".to_owned()) } else { Ok(keys) }
 }
 
-/// The key says what it is, and that says which algorithm it is for.
+/// The type of the key determines its algorithm.
 fn public_key(der: &[u8]) -> Result<Key, String> {
     let key = |algorithm, decoding| Ok(Key { algorithm, kid: None, decoding, print: sha256(der) });
     if let Ok(parsed) = rsa::PublicKey::from_der(der) {
@@ -119,33 +119,35 @@ fn public_key(der: &[u8]) -> Result<Key, String> {
     if ParsedPublicKey::new(&ED25519, der).is_ok() {
         return key(Algorithm::EdDSA, DecodingKey::from_ed_der(der));
     }
-    Err("a public key that is none of RSA (RS256), P-256 (ES256) and Ed25519 (EdDSA)".to_owned())
+    Err("unsupported public key; supported: RSA (RS256), P-256 (ES256), Ed25519 (EdDSA)".to_owned())
 }
 
 fn check_rsa_bytes(bytes: usize) -> Result<(), String> {
     if RSA_BYTES.contains(&bytes) {
         return Ok(());
     }
-    Err(format!("an RSA key of {} bits: 2048 to 8192 are allowed", bytes * 8))
+    Err(format!("unsupported RSA key of {} bits; supported: 2048 to 8192 bits", bytes * 8))
 }
 
-/// The keys of a set that can be used. What is there for other uses is skipped, and said.
+/// The usable keys of a set. Other keys are skipped and logged.
 fn from_jwks(file: &Path, content: &[u8]) -> Result<Vec<Key>, String> {
     let set: Value = serde_json::from_slice(content).map_err(|fault| format!("not JSON: {fault}"))?;
-    let entries =
-        set.get("keys").and_then(Value::as_array).ok_or("not a JSON Web Key Set: no list \"keys\"")?;
+    let entries = set
+        .get("keys")
+        .and_then(Value::as_array)
+        .ok_or("not a JSON Web Key Set: the list \"keys\" is missing")?;
     let mut keys = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
         match from_jwk(entry) {
             Ok(key) => keys.push(key),
             Err(fault) => {
-                tracing::warn!(file = %file.display(), key = index + 1, fault, "a key of the JWKS file is not used");
+                tracing::warn!(file = %file.display(), key = index + 1, fault, "a key of the JWKS file is skipped");
             }
         }
     }
     if keys.is_empty() {
         return Err(format!(
-            "none of its {} keys can be used: RSA, P-256, Ed25519 and oct are",
+            "none of its {} keys can be used; supported: RSA, P-256, Ed25519, oct",
             entries.len()
         ));
     }
@@ -153,18 +155,18 @@ fn from_jwks(file: &Path, content: &[u8]) -> Result<Vec<Key>, String> {
 }
 
 fn from_jwk(entry: &Value) -> Result<Key, String> {
-    // The parser's own words could show what the key holds.
+    // The parser's own message could contain parts of the key.
     let jwk: Jwk = serde_json::from_value(entry.clone()).map_err(|_| "not a JSON Web Key")?;
     if jwk.common.public_key_use.as_ref().is_some_and(|wanted| *wanted != PublicKeyUse::Signature) {
         return Err("not for signatures".to_owned());
     }
     let operations = jwk.common.key_operations.as_deref();
     if operations.is_some_and(|operations| !operations.contains(&KeyOperations::Verify)) {
-        return Err("not for checking signatures".to_owned());
+        return Err("not for verifying signatures".to_owned());
     }
     let (algorithm, decoding, print) = jwk_parts(&jwk.algorithm)?;
     if jwk.common.key_algorithm.is_some_and(|wanted| wanted != KeyAlgorithm::from(algorithm)) {
-        return Err(format!("its alg is not {algorithm:?}, the one that is supported for this kind of key"));
+        return Err(format!("its alg must be {algorithm:?} for this type of key"));
     }
     Ok(Key { algorithm, kid: jwk.common.key_id, decoding, print })
 }
@@ -175,19 +177,20 @@ fn jwk_parts(parameters: &AlgorithmParameters) -> Result<(Algorithm, DecodingKey
         AlgorithmParameters::RSA(parameters) => {
             let (n, e) = (bytes(&parameters.n)?, bytes(&parameters.e)?);
             let components = rsa::PublicKeyComponents { n: n.as_slice(), e: e.as_slice() };
-            let parsed: rsa::PublicEncryptingKey = components.try_into().map_err(|_| "not a good RSA key")?;
+            let parsed: rsa::PublicEncryptingKey =
+                components.try_into().map_err(|_| "not a valid RSA key")?;
             check_rsa_bytes(parsed.key_size_bytes())?;
             let print = sha256(&[n.as_slice(), &[0], &e].concat());
             Ok((Algorithm::RS256, DecodingKey::from_rsa_raw_components(&n, &e), print))
         }
         AlgorithmParameters::EllipticCurve(parameters) if parameters.curve == EllipticCurve::P256 => {
             let point = [vec![4], bytes(&parameters.x)?, bytes(&parameters.y)?].concat();
-            ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, &point).map_err(|_| "not a good P-256 key")?;
+            ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, &point).map_err(|_| "not a valid P-256 key")?;
             Ok((Algorithm::ES256, DecodingKey::from_ec_der(&point), sha256(&point)))
         }
         AlgorithmParameters::OctetKeyPair(parameters) if parameters.curve == EllipticCurve::Ed25519 => {
             let x = bytes(&parameters.x)?;
-            ParsedPublicKey::new(&ED25519, &x).map_err(|_| "not a good Ed25519 key")?;
+            ParsedPublicKey::new(&ED25519, &x).map_err(|_| "not a valid Ed25519 key")?;
             Ok((Algorithm::EdDSA, DecodingKey::from_ed_der(&x), sha256(&x)))
         }
         AlgorithmParameters::OctetKey(parameters) => {
@@ -197,6 +200,6 @@ fn jwk_parts(parameters: &AlgorithmParameters) -> Result<(Algorithm, DecodingKey
             }
             Ok((Algorithm::HS256, DecodingKey::from_secret(&secret), sha256(&secret)))
         }
-        _ => Err("a kind of key or a curve that is not supported".to_owned()),
+        _ => Err("unsupported key type or curve".to_owned()),
     }
 }

@@ -1,4 +1,4 @@
-//! When a token is valid: from `nbf` to `exp`, with a leeway on both sides for clocks that differ.
+//! The validity period of a token: from `nbf` to `exp`, with a leeway on both sides for clocks that differ.
 
 use crate::auth::error::AuthRefused;
 

@@ -1,22 +1,22 @@
-//! How JWTs are checked, as it is configured.
+//! The options of JWT verification.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How JWTs are checked.
+/// The options of JWT verification.
 ///
-/// `exp` is required, `nbf` is kept. Scopes are read from the claim `scope` (words in a string) and from `scopes` (a list);
-/// other words are ignored. `sub` is the name that rules and logs use; without it, `jwt`.
+/// `exp` is required; `nbf` is respected if present. Scopes are read from the claims `scope` (words in a string) and `scopes` (a
+/// list); unknown scopes are ignored. `sub` is the name for rules and logs; without it, the name is `jwt`.
 #[derive(Clone, Debug)]
 pub struct JwtOptions {
     /// The keys. A token must be signed by one of them, with the key's own algorithm.
     pub keys: Vec<JwtKey>,
-    /// What `iss` must be.
+    /// The required value of `iss`.
     pub issuer: Option<String>,
-    /// What `aud` must be or hold.
+    /// The value that `aud` must be or contain.
     pub audience: Option<String>,
-    /// By how much clocks may differ. Default: 30 s.
+    /// How much clocks may differ. Default: 30 s.
     pub leeway: Duration,
 }
 
@@ -31,7 +31,8 @@ impl Default for JwtOptions {
 pub enum JwtKey {
     /// A shared secret of at least 32 bytes, for HS256.
     Secret(String),
-    /// A file with a public key in PEM. The key says which algorithm: RSA is RS256, P-256 is ES256, Ed25519 is EdDSA.
+    /// A file with public keys in PEM. The type of the key determines the algorithm: RSA is RS256, P-256 is ES256, Ed25519 is
+    /// EdDSA.
     PemFile(PathBuf),
     /// A file with a JSON Web Key Set.
     JwksFile(PathBuf),

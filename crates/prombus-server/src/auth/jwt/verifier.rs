@@ -1,4 +1,4 @@
-//! Checks JWTs against the keys that were loaded at the start.
+//! Verifies JWTs with the keys that were loaded at startup.
 
 #[cfg(test)]
 mod tests;
@@ -11,7 +11,7 @@ use crate::auth::fingerprint::Fingerprint;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-/// Checks tokens against keys that were loaded at the start.
+/// Verifies tokens.
 #[derive(Debug)]
 pub(in crate::auth) struct JwtVerifier {
     keys: Vec<Key>,
@@ -37,17 +37,17 @@ impl JwtVerifier {
         })
     }
 
-    /// What the token says, if one of the keys has signed it and it is for us and for now.
+    /// The content of the token, if it is signed by one of the keys, for this issuer and audience, and valid now.
     pub(in crate::auth) fn verify(&self, token: &str, now_ms: i64) -> Result<Verified, AuthRefused> {
         let (claims, print) =
-            self.signed_claims(token).ok_or_else(|| refused("not signed by a key of ours"))?;
-        // The time is checked last, so that only the owner of a token that was valid learns that it has expired.
+            self.signed_claims(token).ok_or_else(|| refused("not signed by a configured key"))?;
+        // The time is checked last: only the sender of an otherwise valid token learns that it has expired.
         claims.check_issuer(self.issuer.as_deref())?;
         claims.check_audience(self.audience.as_deref())?;
         claims.verified(now_ms, self.leeway_ms, print)
     }
 
-    /// Whether a JWT that was checked with this key, for this issuer and audience, would still be.
+    /// Whether a JWT that was verified with this key, issuer and audience would still be accepted.
     pub(in crate::auth) fn knows(&self, print: Fingerprint) -> bool {
         self.keys.iter().any(|key| self.print_of(key) == print)
     }
@@ -61,7 +61,7 @@ impl JwtVerifier {
         let (message, signature) = token.rsplit_once('.')?;
         let (_, payload) = message.split_once('.')?;
         let header = jsonwebtoken::decode_header(token).ok()?;
-        // A critical extension must be understood, and none is.
+        // A token with critical extensions must be refused unless all of them are supported, and none is.
         if header.crit.is_some() {
             return None;
         }

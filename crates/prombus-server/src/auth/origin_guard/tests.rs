@@ -1,4 +1,4 @@
-//! Headers that a browser sends for a page that attacks, and for one that does not.
+//! Tests with the headers that a browser sends for hostile and for harmless pages.
 
 use super::*;
 use crate::auth::{AuthOptions, Scope, TokenHash, TokenOptions};
@@ -19,7 +19,7 @@ fn lets_origin(guard: &Guard, host: &str, origin: &str) -> bool {
 }
 
 #[test]
-fn loopback_by_any_name_comes_in() {
+fn loopback_is_accepted_by_any_name() {
     let guard = guard(&[], &[]);
     for host in [
         "localhost",
@@ -41,7 +41,7 @@ fn loopback_by_any_name_comes_in() {
 }
 
 #[test]
-fn a_rebound_or_malformed_host_stays_out() {
+fn a_rebound_or_malformed_host_is_refused() {
     let guard = guard(&[], &[]);
     assert_eq!(guard.check(None, None, LOCAL, false), Err(GuardRefused::NoHost));
     for host in [
@@ -111,7 +111,7 @@ fn a_rebound_or_malformed_host_stays_out() {
 }
 
 #[test]
-fn the_address_that_the_connection_came_in_on_comes_in() {
+fn the_local_address_of_the_connection_is_accepted() {
     let guard = guard(&[], &[]);
     let check = |host, local: &str| guard.check(Some(host), None, local.parse().unwrap(), false).is_ok();
     assert!(check("192.168.1.5:8090", "192.168.1.5") && check("[fd00::1]:8090", "fd00::1"));
@@ -120,7 +120,7 @@ fn the_address_that_the_connection_came_in_on_comes_in() {
 }
 
 #[test]
-fn configured_hosts_come_in_with_any_port() {
+fn configured_hosts_are_accepted_with_any_port() {
     let guard =
         guard(&["Bus.Example.com", "10.0.0.7", "fd00::7", "[fd00::8]", "bad host", "x.com:80", ""], &[]);
     for host in ["bus.example.com", "BUS.example.com.:8090", "10.0.0.7:1", "[fd00::7]:1", "[fd00:0::8]"] {
@@ -132,7 +132,7 @@ fn configured_hosts_come_in_with_any_port() {
 }
 
 #[test]
-fn a_page_of_the_same_origin_comes_in() {
+fn a_page_of_the_same_origin_is_accepted() {
     let guard = guard(&[], &[]);
     for (host, origin) in [
         ("localhost:8090", "http://localhost:8090"),
@@ -151,7 +151,7 @@ fn a_page_of_the_same_origin_comes_in() {
 }
 
 #[test]
-fn a_page_of_another_origin_stays_out() {
+fn a_page_of_another_origin_is_refused() {
     let guard = guard(&[], &[]);
     for origin in [
         "http://evil.com",
@@ -189,7 +189,7 @@ fn a_page_of_another_origin_stays_out() {
 }
 
 #[test]
-fn configured_origins_come_in_but_not_at_a_rebound_host() {
+fn configured_origins_are_accepted_but_not_at_a_rebound_host() {
     let guard = guard(&[], &["https://app.example.com", "tauri://localhost"]);
     for origin in ["https://app.example.com", "https://APP.example.com:443", "tauri://localhost"] {
         assert!(lets_origin(&guard, "localhost:8090", origin), "{origin}");
@@ -201,14 +201,14 @@ fn configured_origins_come_in_but_not_at_a_rebound_host() {
 }
 
 #[test]
-fn any_origin_is_any_but_the_host_still_counts() {
+fn with_any_origin_allowed_the_host_is_still_checked() {
     let guard = guard(&[], &["*"]);
     assert!(lets_origin(&guard, "localhost", "https://evil.com") && lets_origin(&guard, "localhost", "null"));
     assert!(!lets_origin(&guard, "evil.com", "http://evil.com"));
 }
 
 #[test]
-fn with_auth_configured_the_guard_rests() {
+fn with_auth_configured_the_guard_is_off() {
     let mut auth = AuthOptions::default();
     let secret = TokenHash::of("secret");
     auth.tokens.push(TokenOptions { name: "a".to_owned(), secret, scopes: Scope::all() });
@@ -218,7 +218,7 @@ fn with_auth_configured_the_guard_rests() {
 }
 
 #[test]
-fn refusals_say_what_to_configure_and_stay_short() {
+fn refusals_say_what_to_configure_and_are_short() {
     let guard = guard(&[], &[]);
     let message = |host: &str, origin| guard.check(Some(host), origin, LOCAL, false).unwrap_err().to_string();
     assert!(

@@ -1,4 +1,4 @@
-//! Who gets in.
+//! Tests of access: tokens, tickets and origins.
 
 use super::{Answer, Rig, get, request};
 use crate::http::access::Access;
@@ -18,7 +18,7 @@ fn address(path: &str) -> String {
 }
 
 #[tokio::test]
-async fn every_route_but_the_open_ones_needs_a_token() {
+async fn every_route_except_the_open_ones_needs_a_token() {
     let rig = Rig::with_tokens(&[("reader", &["subscribe:other"])]);
     for route in ROUTES {
         let (method, path) = (route.verb.name().to_uppercase(), address(route.path));
@@ -34,14 +34,14 @@ async fn every_route_but_the_open_ones_needs_a_token() {
         with_token(&rig, &method, &path, "").await.error(401, "unauthorized");
         let basic = request(&method, &path).header("authorization", "Basic cmVhZGVyOg==");
         rig.send(basic.body(Body::empty()).expect("a request")).await.error(401, "unauthorized");
-        // A token in the address is none.
+        // A token in the URL is ignored.
         let separator = if path.contains('?') { '&' } else { '?' };
         for name in ["token", "access_token", "authorization"] {
             let path = format!("{path}{separator}{name}=reader");
             let request = request(&method, &path).body(Body::empty()).expect("a request");
             rig.send(request).await.error(401, "unauthorized");
         }
-        // A token of other topics.
+        // A token for other topics.
         let lists = ["/tickets", "/topics", "/groups"];
         if !lists.contains(&path.as_str()) {
             with_token(&rig, &method, &path, "reader").await.error(403, "forbidden");
@@ -78,7 +78,7 @@ async fn lists_show_what_the_token_may_read() {
     with_token(&rig, "GET", "/groups/orders.*/g", "eu").await.error(403, "forbidden");
     with_token(&rig, "GET", "/groups/orders.eu/both", "eu").await.error(403, "forbidden");
     with_token(&rig, "GET", "/groups/orders.eu/g", "eu").await.ok();
-    // To run the bus is not to read its events.
+    // The scope admin does not include reading events.
     with_token(&rig, "GET", "/export?topic=orders.eu", "admin").await.error(403, "forbidden");
     with_token(&rig, "GET", "/replay?topic=orders.eu", "admin").await.error(403, "forbidden");
     with_token(&rig, "GET", "/subscribe/orders.eu", "admin").await.error(403, "forbidden");
@@ -87,7 +87,7 @@ async fn lists_show_what_the_token_may_read() {
 }
 
 #[tokio::test]
-async fn who_has_no_token_is_not_told_what_else_is_wrong() {
+async fn without_a_token_a_caller_does_not_learn_about_other_errors() {
     let rig = Rig::with_tokens(&[("reader", &["subscribe:orders"])]);
     for path in ["/topics?LIMIT=1", "/topics?limit=1&limt=2", "/topics?limit=%ff", "/metrics?%ff=1"] {
         rig.get(path).await.error(401, "unauthorized");
@@ -120,7 +120,7 @@ async fn a_ticket_works_once_and_only_for_the_tail() {
 }
 
 #[tokio::test]
-async fn without_auth_no_page_of_another_origin_gets_in() {
+async fn without_auth_pages_of_other_origins_are_refused() {
     let rig = Rig::open();
     for (name, value) in
         [("origin", "https://evil.example"), ("origin", "null"), ("host", "evil.example:8090")]

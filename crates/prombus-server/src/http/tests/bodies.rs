@@ -1,4 +1,4 @@
-//! Bodies of requests: compressed ones, slow ones, and what the head says about them.
+//! Tests of request bodies: compressed, slow, and with ambiguous framing.
 
 use super::{Answer, Rig, request};
 use crate::http::request_body::BodyReader;
@@ -24,7 +24,7 @@ fn zstd(text: &[u8]) -> Vec<u8> {
     compressed
 }
 
-/// A body that comes in pieces of this size.
+/// A body that arrives in pieces of this size.
 fn pieces(whole: &[u8], size: usize) -> Body {
     let pieces: Vec<_> =
         whole.chunks(size).map(|piece| Ok::<_, std::io::Error>(Bytes::copy_from_slice(piece))).collect();
@@ -43,7 +43,7 @@ async fn count(rig: &Rig) -> usize {
 }
 
 #[tokio::test]
-async fn gzip_and_zstd_bodies_are_taken_in_any_pieces() {
+async fn gzip_and_zstd_bodies_are_accepted_in_pieces_of_any_size() {
     let rig = Rig::open();
     let lines = (0..5_000).map(|number| format!("{{\"number\":{number}}}\n")).collect::<String>();
     let mut expected = 0;
@@ -52,7 +52,7 @@ async fn gzip_and_zstd_bodies_are_taken_in_any_pieces() {
         ("X-GZip", gzip(lines.as_bytes())),
         ("zstd", zstd(lines.as_bytes())),
         ("identity", lines.clone().into_bytes()),
-        // Two streams after each other are one.
+        // Two concatenated streams count as one.
         ("gzip", [gzip(&lines.as_bytes()[..100]), gzip(&lines.as_bytes()[100..])].concat()),
         ("zstd", [zstd(&lines.as_bytes()[..100]), zstd(&lines.as_bytes()[100..])].concat()),
     ] {
@@ -75,7 +75,7 @@ async fn gzip_and_zstd_bodies_are_taken_in_any_pieces() {
 }
 
 #[tokio::test]
-async fn compressed_bodies_that_fill_whole_buffers_are_taken() {
+async fn compressed_bodies_that_fill_whole_buffers_are_accepted() {
     let rig = Rig::open();
     for length in [65_535, 65_536, 65_537, 131_072, 1 << 20] {
         let text = format!("\"{}\"", "x".repeat(length - 2)).into_bytes();
@@ -98,7 +98,7 @@ async fn compressed_bodies_that_fill_whole_buffers_are_taken() {
                 assert!(read == text, "{encoding} {length} {size}: {} bytes", read.len());
             }
         }
-        // A cut one is still refused.
+        // A truncated body is still refused.
         let cut = zstd(&text);
         publish(&rig, "zstd", "application/json", cut[..cut.len() - 1].to_vec().into())
             .await
@@ -109,7 +109,7 @@ async fn compressed_bodies_that_fill_whole_buffers_are_taken() {
 }
 
 #[tokio::test]
-async fn a_compressed_body_counts_by_what_it_expands_to() {
+async fn limits_apply_to_the_decompressed_size() {
     let mut options = ServerOptions::default();
     options.connections.max_body_bytes = 1 << 20;
     options.max_payload_bytes = 64 << 10;
@@ -139,7 +139,7 @@ async fn other_encodings_are_415_and_broken_ones_400() {
     }
     let (gzip, zstd) = (gzip(b"[1,2,3]"), zstd(b"[1,2,3]"));
     let mut wide_window = zstd.clone();
-    // Not a single segment any more, with a window of 3.75 TiB.
+    // Clear the single-segment flag, and declare a window of 3.75 TiB.
     wide_window[4] &= !0x20;
     wide_window[5] = 0xff;
     for (encoding, broken) in [
@@ -172,14 +172,14 @@ fn slow(piece: &'static [u8], count: usize, pause: Duration) -> Body {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_trickles_is_cut_and_a_slow_one_is_not() {
+async fn a_body_below_the_minimum_rate_is_refused_and_a_slow_one_is_not() {
     let rig = Rig::open();
     let started = tokio::time::Instant::now();
     let message =
         rig.post("/publish/t", slow(b"1", 1_000, Duration::from_secs(1))).await.error(408, "bad_request");
-    assert!(message.contains("at least 500 bytes per second"), "{message}");
+    assert!(message.contains("the minimum is 500 bytes per second"), "{message}");
     assert!(started.elapsed() < Duration::from_secs(12), "{:?}", started.elapsed());
-    // 10 kB/s, also when it comes in bursts.
+    // 10 kB/s, also in bursts.
     static PIECE: [u8; 80_000] = [b' '; 80_000];
     rig.post("/publish/t", slow(&PIECE[..10_000], 60, Duration::from_secs(1))).await.error(400, "bad_json");
     rig.post("/publish/t", slow(&PIECE, 10, Duration::from_secs(8))).await.error(400, "bad_json");
@@ -191,7 +191,7 @@ async fn a_body_that_trickles_is_cut_and_a_slow_one_is_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn time_in_which_the_server_holds_a_body_back_does_not_count() {
+async fn time_in_which_the_server_does_not_read_does_not_count() {
     let rig = Rig::open();
     let body = pieces(&[b'1'; 20], 1);
     let mut incoming = BodyReader::new(&rig.gateway, &HeaderMap::new(), body, 100).expect("a body");
@@ -203,7 +203,7 @@ async fn time_in_which_the_server_holds_a_body_back_does_not_count() {
 }
 
 #[tokio::test]
-async fn requests_that_two_readers_would_read_differently_are_refused() {
+async fn requests_with_ambiguous_framing_are_refused() {
     let rig = Rig::open();
     let locked = Rig::with_tokens(&[("t", &["subscribe:**"])]);
     for rig in [rig, locked] {

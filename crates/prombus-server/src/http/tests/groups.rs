@@ -1,4 +1,4 @@
-//! Topics and groups, and what operators do to them.
+//! Tests of topics and groups, and of the admin routes for them.
 
 use super::{Rig, request};
 use axum::body::Body;
@@ -25,7 +25,7 @@ async fn topics_are_listed_with_their_counts() {
     assert_eq!((&topics["topics"][0]["topic"], &topics["topics"][1]), (&json!("a"), &b));
     assert!(topics["bytes"].is_u64());
     let mut one = rig.get("/topics/b").await.ok();
-    let settings = one.as_object_mut().expect("an object").remove("settings").expect("what counts");
+    let settings = one.as_object_mut().expect("an object").remove("settings").expect("the settings");
     assert_eq!(one.as_object_mut().expect("an object").remove("set"), Some(json!({})));
     assert_eq!((one, &settings["compaction"]), (b, &json!(false)));
     rig.get("/topics/c").await.error(404, "not_found");
@@ -33,7 +33,7 @@ async fn topics_are_listed_with_their_counts() {
 }
 
 #[tokio::test]
-async fn a_group_is_made_without_a_member_and_deleted() {
+async fn a_group_is_created_without_members_and_deleted() {
     let rig = Rig::open();
     rig.fill("t", 0..3).await;
     assert_eq!(put(&rig, "/groups/t/g", r#"{"from":"earliest"}"#).await.ok(), json!({"created": true}));
@@ -70,7 +70,7 @@ async fn a_group_of_a_pattern_is_named_as_written() {
 }
 
 #[tokio::test]
-async fn a_lease_says_who_has_what_until_when() {
+async fn a_lease_shows_its_event_holder_and_deadline() {
     let rig = Rig::open();
     rig.fill("t", 0..3).await;
     let mut member = rig.bus.subscribe("t", "g").from_earliest().await.expect("joined");
@@ -87,7 +87,7 @@ async fn a_lease_says_who_has_what_until_when() {
     assert_eq!((&group["topics"][0]["floor"], &group["topics"][0]["lag"]), (&json!(0), &json!(3)));
     assert_eq!((&group["members"], &group["cursor"]["topic"]), (&json!(1), &json!("t")));
 
-    // Settled by somebody else.
+    // Settled on behalf of the member.
     let id = lease["id"].as_str().expect("an id");
     let settle = async |body: Value| rig.post("/groups/t/g/settle", body.to_string()).await;
     assert_eq!(settle(json!({"id": id, "verdict": "ack"})).await.ok(), json!({"stale": false}));
@@ -116,7 +116,7 @@ async fn a_lease_says_who_has_what_until_when() {
 }
 
 #[tokio::test]
-async fn seek_takes_the_forms_of_the_wire() {
+async fn seek_accepts_the_forms_of_the_wire() {
     let rig = Rig::open();
     rig.fill("t", 0..5).await;
     put(&rig, "/groups/t/g", "").await.ok();
@@ -145,7 +145,7 @@ async fn seek_takes_the_forms_of_the_wire() {
 }
 
 #[tokio::test]
-async fn a_group_takes_the_names_that_options_of_a_frame_take() {
+async fn a_group_accepts_the_option_names_of_a_frame() {
     let rig = Rig::open();
     for (at, body) in [
         json!({"topic": "orders", "group": "billing"}),
@@ -163,7 +163,7 @@ async fn a_group_takes_the_names_that_options_of_a_frame_take() {
 }
 
 #[tokio::test]
-async fn bodies_of_admin_routes_take_both_spellings_and_list_what_they_ignore() {
+async fn admin_routes_accept_both_spellings_and_list_ignored_names() {
     let rig = Rig::open();
     rig.fill("t", 0..3).await;
     let id = rig.get("/replay?topic=t").await.ok()["events"][0]["id"].clone();
@@ -195,7 +195,7 @@ async fn bodies_of_admin_routes_take_both_spellings_and_list_what_they_ignore() 
     assert_eq!(post("/repair", json!({"acceptLoss": false, "x": 1})).await.ok()["ignored"], json!(["x"]));
     let request = request("DELETE", "/groups/t/g1?colour=1").body(Body::empty()).expect("a request");
     assert_eq!(rig.send(request).await.ok(), json!({"deleted": true, "ignored": ["colour"]}));
-    // Answers with data have no such list.
+    // Responses with data have no such list.
     assert!(rig.get("/topics?colour=1").await.ok().get("ignored").is_none());
 
     for (path, body, expected) in [

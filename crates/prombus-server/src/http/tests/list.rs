@@ -1,4 +1,4 @@
-//! `/topics` and `/groups` in pages.
+//! Tests of the pages of `/topics` and `/groups`.
 
 use super::{Rig, request};
 use axum::body::Body;
@@ -46,10 +46,10 @@ async fn topics_come_in_pages_by_name() {
     assert!(listed.is_sorted(), "{listed:?}");
     assert_eq!(listed.len(), 29);
     let pages = all_pages(&rig, "/topics?limit=5&prefix=a.", "topics", "topic").await;
-    assert_eq!(pages.len(), 5, "no page is empty, also where the last one is full: {pages:?}");
+    assert_eq!(pages.len(), 5, "no empty page follows a full last page: {pages:?}");
     assert_eq!(pages.concat(), (0..25).map(|number| format!("a.{number:02}")).collect::<Vec<_>>());
     assert_eq!(rig.get("/topics?prefix=none").await.ok()["topics"], json!([]));
-    // One that the page before ended with may be gone by now.
+    // `next` may name a topic that does not exist any more.
     let page = rig.get("/topics?next=a.055&limit=2").await.ok();
     assert_eq!(names(&page, "topics", "topic"), ["a.06", "a.07"]);
     for bad in ["limit=0", "limit=10001", "limit=x", "limit=1&limit=2", "settings=2"] {
@@ -58,7 +58,7 @@ async fn topics_come_in_pages_by_name() {
 }
 
 #[tokio::test]
-async fn without_parameters_there_are_a_thousand_topics_and_where_to_continue() {
+async fn without_parameters_a_page_has_a_thousand_topics_and_next() {
     let rig = Rig::open();
     let mut batch = rig.bus.batch();
     for number in 0..1_001 {
@@ -85,7 +85,7 @@ async fn without_parameters_there_are_a_thousand_topics_and_where_to_continue() 
 }
 
 #[tokio::test]
-async fn a_token_sees_pages_of_what_it_may_read() {
+async fn a_token_sees_pages_of_the_topics_that_it_may_read() {
     let rig = Rig::with_tokens(&[("few", &["subscribe:mine.*"])]);
     let mut batch = rig.bus.batch();
     for number in 0..2_500 {
@@ -106,7 +106,7 @@ async fn a_token_sees_pages_of_what_it_may_read() {
 }
 
 #[tokio::test]
-async fn a_token_sees_pages_of_the_groups_that_it_could_join() {
+async fn a_token_sees_pages_of_the_groups_that_it_may_join() {
     let rig = Rig::with_tokens(&[
         ("last", &["subscribe:z"]),
         ("two", &["subscribe:a.0000", "subscribe:z"]),

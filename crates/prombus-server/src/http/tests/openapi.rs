@@ -1,4 +1,4 @@
-//! The document says what is true.
+//! Tests that the OpenAPI document matches the server.
 
 use super::{Answer, Rig, request};
 use crate::http::routes::ROUTES;
@@ -18,7 +18,8 @@ fn resolved<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
     }
 }
 
-/// A small reading of JSON schema: references, types, required and known properties, items, alternatives.
+/// Checks a value against the parts of JSON Schema that the document uses most: references, types, required and known properties,
+/// items, alternatives.
 fn fits(document: &Value, schema: &Value, value: &Value) -> bool {
     let schema = resolved(document, schema);
     for word in ["oneOf", "anyOf"] {
@@ -55,7 +56,7 @@ fn fits(document: &Value, schema: &Value, value: &Value) -> bool {
     is_type && fields_fit && items_fit
 }
 
-/// Checks that an operation may answer like this.
+/// Checks that the document declares this response for the operation.
 fn check(document: &Value, operation: &Value, answer: &Answer, what: &str) {
     let response = &operation["responses"][answer.status.as_str()];
     assert!(response.is_object(), "{what}: {} is not declared: {answer:?}", answer.status);
@@ -68,7 +69,7 @@ fn check(document: &Value, operation: &Value, answer: &Answer, what: &str) {
     }
 }
 
-/// Good and bad requests of a route: query, headers, body.
+/// Valid and invalid requests of a route: query, content type, body.
 fn attempts(route: &str) -> Vec<(&'static str, &'static str, &'static str)> {
     match route {
         "post /publish/{topic}" => {
@@ -91,12 +92,12 @@ fn attempts(route: &str) -> Vec<(&'static str, &'static str, &'static str)> {
 }
 
 #[tokio::test]
-async fn every_route_answers_as_declared() {
+async fn every_route_responds_as_declared() {
     let rig = Rig::open();
-    let locked = Rig::with_tokens(&[("nobody", &[])]);
+    let locked = Rig::with_tokens(&[("token", &[])]);
     let document = document(&rig).await;
     let paths = document["paths"].as_object().expect("paths");
-    // Groups are deleted last, so that the others have one.
+    // Deletions come last, so that the other operations find a group.
     let mut operations: Vec<(&str, &str, &Value)> = Vec::new();
     for (path, methods) in paths {
         operations
@@ -116,7 +117,7 @@ async fn every_route_answers_as_declared() {
                 let request = request.header("content-type", content_type).body(Body::from(body));
                 let response = rig.start(request.expect("a request")).await;
                 if response.headers()["content-type"] == "text/event-stream" {
-                    // It has no end.
+                    // The stream has no end.
                     assert!(operation["responses"]["200"]["content"]["text/event-stream"].is_object());
                     good += 1;
                     continue;
@@ -139,7 +140,7 @@ async fn every_route_answers_as_declared() {
 }
 
 #[tokio::test]
-async fn the_document_has_all_routes_and_what_it_has_not_does_not_exist() {
+async fn the_document_has_exactly_the_existing_routes() {
     let rig = Rig::open();
     let document = document(&rig).await;
     let mut documented = BTreeSet::new();
@@ -161,7 +162,7 @@ async fn the_document_has_all_routes_and_what_it_has_not_does_not_exist() {
         ROUTES.iter().map(|route| (route.path.to_owned(), route.verb.name().to_owned())).collect();
     assert_eq!(documented, routes);
     assert_eq!(routes.len(), ROUTES.len());
-    // Every reference leads somewhere.
+    // Every reference resolves.
     let text = document.to_string();
     for part in text.split("\"$ref\":\"#").skip(1) {
         let reference = part.split('"').next().expect("a reference");

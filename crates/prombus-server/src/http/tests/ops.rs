@@ -1,4 +1,4 @@
-//! Health, unknown paths, and pages of other origins that may.
+//! Tests of health, metrics, unknown paths, and CORS.
 
 use super::{Rig, get, request};
 use crate::options::ServerOptions;
@@ -7,7 +7,7 @@ use axum::body::Body;
 use serde_json::json;
 
 #[tokio::test]
-async fn health_follows_the_bus_and_readiness_the_gateway() {
+async fn health_follows_the_bus_and_readiness_the_server() {
     let rig = Rig::open();
     assert_eq!(rig.get("/healthz").await.ok(), json!({"status": "ok"}));
     assert_eq!(rig.get("/readyz").await.ok(), json!({"status": "ok"}));
@@ -21,7 +21,7 @@ async fn health_follows_the_bus_and_readiness_the_gateway() {
 }
 
 #[tokio::test]
-async fn metrics_and_the_hello_are_text() {
+async fn metrics_and_the_greeting_are_text() {
     let rig = Rig::open();
     rig.fill("t", 0..3).await;
     let metrics = rig.get("/metrics").await;
@@ -34,7 +34,7 @@ async fn metrics_and_the_hello_are_text() {
 }
 
 #[tokio::test]
-async fn unknown_paths_and_methods_are_told_as_json() {
+async fn unknown_paths_and_methods_get_json_errors() {
     let rig = Rig::open();
     for path in
         ["/none", "/publish", "/publish/", "/groups/a", "/topics/", "/publish/a/b", "//", "/state/t/k/x"]
@@ -75,7 +75,7 @@ async fn no_cors_headers_unless_configured() {
 }
 
 #[tokio::test]
-async fn a_listed_origin_may_and_others_may_not() {
+async fn a_listed_origin_is_allowed_and_others_are_not() {
     let options = ServerOptions {
         cors_origins: vec!["https://app.example.com".to_owned()],
         ..ServerOptions::default()
@@ -125,7 +125,7 @@ async fn a_listed_origin_may_and_others_may_not() {
     {
         assert!(exposed.split(", ").any(|exposed| exposed == name), "{name}: {exposed}");
     }
-    // Errors too, or the page could not read them.
+    // Error responses need the header too: without it, the page could not read them.
     let wrong = request("GET", "/replay").header("origin", "https://app.example.com");
     let answer = rig.send(wrong.body(Body::empty()).expect("a request")).await;
     assert_eq!(answer.status, 400);
@@ -136,7 +136,7 @@ async fn a_listed_origin_may_and_others_may_not() {
 }
 
 #[tokio::test]
-async fn with_auth_any_origin_may_be_listed() {
+async fn with_auth_all_origins_can_be_allowed() {
     let mut options = ServerOptions { cors_origins: vec!["*".to_owned()], ..ServerOptions::default() };
     let token = crate::auth::TokenOptions {
         name: "t".to_owned(),
@@ -151,7 +151,7 @@ async fn with_auth_any_origin_may_be_listed() {
     assert_eq!(answer.headers["access-control-allow-origin"], "*");
 }
 
-/// Counts WARN lines that name a text.
+/// Counts warnings that contain a text.
 struct Warnings(&'static str, std::sync::Arc<std::sync::atomic::AtomicUsize>);
 
 impl tracing::Subscriber for Warnings {

@@ -1,4 +1,4 @@
-//! Patterns and filters in replay, export and the tail.
+//! Tests of patterns and filters in replay, export and subscriptions.
 
 use super::subscribe::Source;
 use super::{Rig, request};
@@ -26,7 +26,7 @@ fn numbers(events: &Value) -> Vec<i64> {
     events.map(|event| event["payload"].as_i64().expect("a number")).collect()
 }
 
-/// Those of one millisecond come in the order of their topics.
+/// Sorted, because events of the same millisecond come in the order of their topics.
 fn sorted(events: &Value) -> Vec<i64> {
     let mut numbers = numbers(events);
     numbers.sort_unstable();
@@ -34,7 +34,7 @@ fn sorted(events: &Value) -> Vec<i64> {
 }
 
 #[tokio::test]
-async fn replay_pages_of_a_pattern_have_all_once() {
+async fn replay_pages_of_a_pattern_have_every_event_once() {
     let rig = Rig::open();
     for number in 0..60 {
         rig.fill(&format!("t.{}", number % 7), number..number + 1).await;
@@ -56,25 +56,25 @@ async fn replay_pages_of_a_pattern_have_all_once() {
         path = format!("/replay?topic=t.*&limit=7&from=afterId&afterId={next}");
     };
     assert_eq!(seen.len(), 60);
-    // From the end on there is nothing, and then what comes: also in a new topic.
+    // After the end there is nothing, and later only new events, also those of a new topic.
     let path = format!("/replay?topic=t.*&from=afterId&afterId={position}");
     assert_eq!(rig.get(&path).await.ok()["count"], 0);
     rig.fill("t.new", 100..102).await;
     assert_eq!(numbers(&rig.get(&path).await.ok()["events"]), [100, 101]);
-    // The same place in one topic, and an event's id in a pattern.
+    // The same position in one topic, and an event's id in a pattern.
     let path = format!("/replay?topic=t.new&from=afterId&afterId={position}");
     let page = rig.get(&path).await.ok();
     assert_eq!(numbers(&page["events"]), [100, 101]);
     let id = page["events"][0]["id"].as_str().expect("an id");
     let path = format!("/replay?topic=t.*&from=afterId&afterId={id}");
     assert_eq!(numbers(&rig.get(&path).await.ok()["events"]), [101]);
-    // By time, and both bounds.
+    // With both time bounds.
     let page = rig.get("/replay?topic=t.*&from=ts&ts=50&toTs=52").await.ok();
     assert_eq!(sorted(&page["events"]), [50, 51, 52]);
 }
 
 #[tokio::test]
-async fn filters_are_those_of_groups() {
+async fn filters_work_as_for_groups() {
     let rig = Rig::open();
     for number in 0..20 {
         let (key, tag) =
@@ -122,7 +122,7 @@ async fn export_of_a_pattern_has_its_topics_and_no_dead_letters() {
 }
 
 #[tokio::test]
-async fn a_pattern_needs_the_right_to_all_of_it() {
+async fn a_pattern_needs_access_to_all_of_its_topics() {
     let rig = Rig::with_tokens(&[("part", &["subscribe:t.a", "subscribe:t.b"]), ("all", &["subscribe:t.*"])]);
     let as_token = |path: &str, token: &str| {
         let request = request("GET", path).header("authorization", format!("Bearer {token}"));
@@ -138,7 +138,7 @@ async fn a_pattern_needs_the_right_to_all_of_it() {
 }
 
 #[tokio::test]
-async fn the_tail_of_a_pattern_resumes_anywhere_while_somebody_publishes() {
+async fn the_tail_of_a_pattern_resumes_anywhere_while_events_are_published() {
     let rig = Rig::open();
     rig.fill("t.0", 0..5).await;
     let mut source = Source::open(&rig, "/subscribe/t.*").await;

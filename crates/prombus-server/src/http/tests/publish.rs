@@ -1,4 +1,4 @@
-//! Publishing.
+//! Tests of publishing.
 
 use super::{Rig, request};
 use crate::options::{Rate, ServerOptions};
@@ -18,7 +18,7 @@ async fn events(rig: &Rig, topic: &str) -> Vec<Value> {
     rig.get(&format!("/export?topic={topic}")).await.lines()
 }
 
-/// A body whose length nobody knows.
+/// A body without a known length.
 fn streamed(pieces: Vec<&'static [u8]>) -> Body {
     Body::from_stream(stream::iter(
         pieces.into_iter().map(|piece| Ok::<_, std::io::Error>(Bytes::from(piece))),
@@ -26,7 +26,7 @@ fn streamed(pieces: Vec<&'static [u8]>) -> Body {
 }
 
 #[tokio::test]
-async fn one_event_is_answered_with_id_and_seq_whatever_its_type_is_called() {
+async fn one_event_gets_id_and_seq_whatever_its_content_type() {
     let rig = Rig::open();
     let types = ["application/json", "application/x-www-form-urlencoded", "text/plain", "x"];
     for (at, content_type) in types.iter().enumerate() {
@@ -44,7 +44,7 @@ async fn one_event_is_answered_with_id_and_seq_whatever_its_type_is_called() {
 }
 
 #[tokio::test]
-async fn many_events_are_lines_and_empty_ones_are_nothing() {
+async fn several_events_are_lines_and_empty_lines_are_skipped() {
     let rig = Rig::open();
     let answer = lines(&rig, "/publish/t", streamed(vec![b"1\n\n{\"a\"", b":2}\r\n", b"\"x\""])).await.ok();
     assert_eq!((&answer["count"], &answer["events"][2]["seq"]), (&json!(3), &json!(3)));
@@ -55,7 +55,7 @@ async fn many_events_are_lines_and_empty_ones_are_nothing() {
 }
 
 #[tokio::test]
-async fn a_broken_line_is_named_and_nothing_is_published() {
+async fn an_invalid_line_is_named_and_nothing_is_published() {
     let rig = Rig::open();
     let message = lines(&rig, "/publish/t", "1\n\n2\n{\"a\":\n3\n").await.error(400, "bad_json");
     assert!(message.starts_with("line 4: "), "{message}");
@@ -83,7 +83,7 @@ async fn an_envelope_is_a_whole_record() {
     let kept = events(&rig, "t").await;
     assert_eq!((&kept[0], &kept[1]["key"]), (&expected, &json!("other")));
 
-    // What was exported can be published again, and is known.
+    // An export can be published again; all its events are duplicates.
     let export = rig.get("/export?topic=t").await.body;
     let again = lines(&rig, "/publish/t?envelope=1", export).await.ok();
     assert!(again["events"].as_array().expect("a list").iter().all(|event| event["duplicate"] == true));
@@ -109,7 +109,7 @@ async fn an_envelope_is_a_whole_record() {
 }
 
 #[tokio::test]
-async fn an_idempotency_key_makes_the_same_event_of_a_retry() {
+async fn a_retry_with_the_same_idempotency_key_is_a_duplicate() {
     let rig = Rig::open();
     let send = async |content_type: &'static str, key: &str, body: &'static str| {
         let request = request("POST", "/publish/t").header("content-type", content_type);
@@ -137,7 +137,7 @@ async fn an_idempotency_key_makes_the_same_event_of_a_retry() {
 }
 
 #[tokio::test]
-async fn headers_of_the_event_are_those_with_x_and_no_credentials() {
+async fn x_headers_become_headers_of_the_event_except_credentials() {
     let rig = Rig::with_tokens(&[("publisher", &["publish:**", "subscribe:**"])]);
     let request = request("POST", "/publish/t")
         .header("authorization", "Bearer publisher")
@@ -153,7 +153,7 @@ async fn headers_of_the_event_are_those_with_x_and_no_credentials() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_is_413() {
+async fn bodies_over_the_limit_are_413() {
     let mut options = ServerOptions { max_payload_bytes: 100, ..ServerOptions::default() };
     options.connections.max_body_bytes = 1_000;
     let rig = Rig::with(options);
@@ -164,7 +164,7 @@ async fn what_is_too_large_is_413() {
     let message = lines(&rig, "/publish/t", format!("1\n{long}\n")).await.error(413, "too_large");
     assert!(message.starts_with("line 2: "), "{message}");
     lines(&rig, "/publish/t", "1\n".repeat(501)).await.error(413, "too_large");
-    // Said beforehand: the body, which never comes, is not waited for.
+    // The content-length is enough: the server does not wait for the body, which never comes.
     let request = request("POST", "/publish/t").header("content-length", "1000000");
     let never = Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>());
     rig.send(request.body(never).expect("a request")).await.error(413, "too_large");
@@ -172,7 +172,7 @@ async fn what_is_too_large_is_413() {
 }
 
 #[tokio::test]
-async fn a_body_that_stops_coming_is_408() {
+async fn a_stalled_body_is_408() {
     let mut options = ServerOptions::default();
     options.connections.head_timeout = Duration::from_millis(20);
     let rig = Rig::with(options);
@@ -181,7 +181,7 @@ async fn a_body_that_stops_coming_is_408() {
 }
 
 #[tokio::test]
-async fn over_the_rate_is_429_with_the_time_to_wait() {
+async fn an_exceeded_rate_is_429_with_the_time_to_wait() {
     let mut options = ServerOptions::default();
     options.rates.connection_publish = Some(Rate { per_second: 0.5, burst: 3.0 });
     let rig = Rig::with(options);
@@ -195,7 +195,7 @@ async fn over_the_rate_is_429_with_the_time_to_wait() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_shuts_down_takes_no_more() {
+async fn a_server_that_shuts_down_accepts_no_publishes() {
     let rig = Rig::open();
     rig.stop.send_replace(Some(crate::shutdown::StopReason::Shutdown));
     let answer = rig.post("/publish/t", "1").await;
@@ -232,7 +232,7 @@ async fn bad_values_are_named() {
 }
 
 #[tokio::test]
-async fn large_requests_wait_for_room_and_give_it_back() {
+async fn large_requests_wait_for_room_and_release_it() {
     let mut options = ServerOptions::default();
     options.connections.max_buffered_bytes = 0;
     options.connections.head_timeout = Duration::from_millis(30);
@@ -243,12 +243,12 @@ async fn large_requests_wait_for_room_and_give_it_back() {
     };
     lines(&rig, "/publish/t", large()).await.error(503, "unavailable");
     assert_eq!(rig.gateway.budget.used_bytes(), 0);
-    // Small ones always have room.
+    // Small requests always have room.
     lines(&rig, "/publish/t", "1\n2").await.ok();
 }
 
 #[tokio::test]
-async fn names_are_taken_in_both_spellings_and_unknown_ones_are_listed() {
+async fn names_are_accepted_in_both_spellings_and_unknown_ones_are_listed() {
     let rig = Rig::open();
     let id = "0196f1d0-1c2a-7b3c-8d4e-5f6071829304";
     for path in [format!("/publish/t?caused_by={id}"), format!("/publish/t?causedBy={id}")] {

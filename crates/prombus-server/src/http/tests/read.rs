@@ -1,4 +1,4 @@
-//! Replay and export.
+//! Tests of replay and export.
 
 use super::{Answer, Rig, get, request};
 use axum::body::Body;
@@ -18,7 +18,7 @@ fn replayed(answer: &Answer) -> (Vec<u64>, Value) {
 }
 
 #[tokio::test]
-async fn replay_goes_on_behind_next_to_the_end() {
+async fn replay_continues_after_next_to_the_end() {
     let rig = Rig::open();
     rig.fill("t", 0..25).await;
     let mut seen = Vec::new();
@@ -30,14 +30,14 @@ async fn replay_goes_on_behind_next_to_the_end() {
         path = format!("/replay?topic=t&limit=10&from=afterId&afterId={next}");
     }
     assert_eq!(seen, (1..=25).collect::<Vec<_>>());
-    // The last page was full and the last: nothing is next.
+    // A full last page has no next.
     assert_eq!(replayed(&rig.get("/replay?topic=t&limit=25").await).1, Value::Null);
     let text = String::from_utf8(rig.get("/replay?topic=t&limit=1").await.body.to_vec()).expect("text");
     assert!(text.starts_with("{\"topic\":\"t\",\"events\":[{\"id\":"), "{text}");
 }
 
 #[tokio::test]
-async fn replay_by_time_leaves_out_what_is_older_also_behind_it() {
+async fn replay_by_time_skips_older_events_also_after_newer_ones() {
     let rig = Rig::open();
     rig.fill("t", 0..10).await;
     rig.fill("t", 3..7).await;
@@ -48,7 +48,7 @@ async fn replay_by_time_leaves_out_what_is_older_also_behind_it() {
 }
 
 #[tokio::test]
-async fn replay_of_what_is_not_there() {
+async fn replay_of_an_unknown_topic_is_empty_and_of_an_unknown_id_404() {
     let rig = Rig::open();
     let empty = rig.get("/replay?topic=none").await.ok();
     assert_eq!(empty, json!({"topic": "none", "events": [], "count": 0, "next": null}));
@@ -100,7 +100,7 @@ async fn bad_values_are_named() {
 }
 
 #[tokio::test]
-async fn export_has_all_once_and_in_order_though_half_share_one_ts() {
+async fn export_has_every_event_once_in_order_although_half_share_one_ts() {
     let rig = Rig::open();
     let mut batch = rig.bus.batch();
     for number in 0..20_000_i64 {
@@ -126,7 +126,7 @@ async fn export_has_all_once_and_in_order_though_half_share_one_ts() {
 }
 
 #[tokio::test]
-async fn export_of_nothing_is_whole() {
+async fn an_empty_export_is_valid() {
     let rig = Rig::open();
     assert_eq!(rig.get("/export?topic=none").await.lines().len(), 0);
     assert_eq!(rig.get("/export?topic=none&ndjson=0").await.ok(), json!([]));
@@ -136,7 +136,7 @@ async fn export_of_nothing_is_whole() {
 }
 
 #[tokio::test]
-async fn export_comes_in_pieces_and_ends_at_what_was_newest_when_it_began() {
+async fn export_comes_in_pieces_and_ends_at_the_newest_event_at_its_start() {
     let rig = Rig::open();
     let payload = "x".repeat(10_000);
     let publish = async || {
@@ -161,7 +161,7 @@ async fn export_comes_in_pieces_and_ends_at_what_was_newest_when_it_began() {
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_go_on_is_broken_off() {
+async fn a_response_that_cannot_continue_is_aborted() {
     let payload = "x".repeat(100_000);
     for path in ["/export?topic=t", "/replay?topic=t"] {
         let rig = Rig::open();
@@ -181,7 +181,7 @@ async fn an_answer_that_cannot_go_on_is_broken_off() {
 }
 
 #[tokio::test]
-async fn who_asks_for_compression_gets_it() {
+async fn responses_are_compressed_on_request() {
     let rig = Rig::open();
     rig.fill("t", 0..5_000).await;
     let plain = rig.get("/export?topic=t").await;
@@ -197,7 +197,7 @@ async fn who_asks_for_compression_gets_it() {
 }
 
 #[tokio::test]
-async fn the_last_events_and_the_newest_first() {
+async fn replay_returns_the_last_events_or_the_newest_first() {
     let rig = Rig::open();
     rig.fill("t", 0..1_000).await;
     let last = async |query: &str| replayed(&rig.get(&format!("/replay?topic=t&{query}")).await);
@@ -206,7 +206,7 @@ async fn the_last_events_and_the_newest_first() {
     assert_eq!(last("order=desc&limit=2").await.0, [1000, 999]);
     assert_eq!(last("from=latest&limit=1000000").await.0, (1..=1000).collect::<Vec<_>>());
     assert_eq!(last("order=desc&limit=1000000").await, ((1..=1000).rev().collect::<Vec<_>>(), Value::Null));
-    // Page by page to the oldest.
+    // Page by page to the oldest event.
     let (mut seen, mut after) = (Vec::new(), String::new());
     loop {
         let (page, next) = last(&format!("order=desc&limit=77{after}")).await;
@@ -215,7 +215,7 @@ async fn the_last_events_and_the_newest_first() {
         after = format!("&from=afterId&afterId={next}");
     }
     assert_eq!(seen, (1..=1000).rev().collect::<Vec<_>>());
-    // Bounds. The ts of an event here is its seq less one.
+    // Bounds. The ts of an event is here its seq minus 1.
     assert_eq!(last("fromSeq=999").await.0, [999, 1000]);
     assert_eq!(last("fromSeq=1001").await.0, Vec::<u64>::new());
     assert_eq!(last("fromSeq=998&order=desc").await.0, [1000, 999, 998]);
@@ -231,7 +231,7 @@ async fn the_last_events_and_the_newest_first() {
 }
 
 #[tokio::test]
-async fn large_events_come_newest_first_one_by_one() {
+async fn large_events_are_replayed_newest_first() {
     let rig = Rig::open();
     let large = "x".repeat(300_000);
     for number in 0..12 {
@@ -244,7 +244,7 @@ async fn large_events_come_newest_first_one_by_one() {
 }
 
 #[tokio::test]
-async fn times_are_numbers_dates_or_how_long_ago() {
+async fn times_are_numbers_dates_or_relative_to_now() {
     let rig = Rig::open();
     let now_ms = crate::clock::now_ms();
     let mut batch = rig.bus.batch();

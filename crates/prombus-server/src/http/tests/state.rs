@@ -1,4 +1,4 @@
-//! State by key, settings and deletion of topics, backup.
+//! Tests of the state by key, settings and deletion of topics, and backup.
 
 use super::{Answer, Rig, get, request};
 use axum::body::Body;
@@ -40,7 +40,7 @@ async fn the_state_of_a_key_is_its_newest_event_with_tag_and_position() {
     assert_eq!((same.status.as_u16(), same.body.len(), header(&same, "etag")), (304, 0, tag.as_str()));
     rig.set("kv", "a/b c", 4).await;
     assert_eq!(rig.with_tag("/state/kv/a%2Fb%20c", &tag).await.ok()["seq"], 4);
-    rig.get("/state/kv/nobody").await.error(404, "not_found");
+    rig.get("/state/kv/unknown").await.error(404, "not_found");
     rig.get("/state/none/a").await.error(404, "not_found");
     rig.bus.publish_json("kv", "null").key("other").await.expect("published");
     rig.get("/state/kv/other").await.error(404, "not_found");
@@ -61,7 +61,7 @@ async fn all_pages_of_a_state_have_the_position_of_the_first() {
             keys.insert(event["key"].as_str().expect("a key").to_owned(), event["seq"].clone());
         }
         positions.push(page["position"].clone());
-        // One that is not shown yet changes: it lies behind the position from now on.
+        // A key that is not listed yet changes, so its newest event is after the position.
         rig.set("kv", "k20", 100).await;
         let Some(next) = page["next"].as_str() else { break };
         path = format!("/state/kv?limit=10&next={next}");
@@ -80,7 +80,7 @@ async fn all_pages_of_a_state_have_the_position_of_the_first() {
 }
 
 #[tokio::test]
-async fn a_state_comes_as_lines_on_request_and_not_again_if_it_is_known() {
+async fn a_state_comes_as_lines_on_request_and_as_304_if_unchanged() {
     let rig = Rig::open();
     for number in 0..3_000 {
         rig.set("kv", &format!("k{}", number % 1_500), number).await;
@@ -99,7 +99,7 @@ async fn a_state_comes_as_lines_on_request_and_not_again_if_it_is_known() {
 }
 
 #[tokio::test]
-async fn a_tag_stands_for_one_answer_only() {
+async fn an_entity_tag_identifies_one_response() {
     let rig = Rig::open();
     let kv = prombus::Topic::new("kv").expect("a good name");
     rig.set("kv", "a", 1).await;
@@ -118,7 +118,7 @@ async fn a_tag_stands_for_one_answer_only() {
 }
 
 #[tokio::test]
-async fn what_retention_took_is_not_taken_for_known() {
+async fn the_entity_tag_changes_when_retention_removes_a_key() {
     let rig = Rig::open();
     rig.set("kv", "old", 1).await;
     rig.set("kv", "new", 2).await;
@@ -137,7 +137,7 @@ async fn what_retention_took_is_not_taken_for_known() {
 }
 
 #[tokio::test]
-async fn a_state_as_of_a_time_is_told() {
+async fn the_state_as_of_a_time_is_returned() {
     let rig = Rig::open();
     for (key, value) in [("a", 10), ("b", 20), ("a", 30)] {
         rig.set("kv", key, value).await;
@@ -155,7 +155,7 @@ async fn a_state_as_of_a_time_is_told() {
 }
 
 #[tokio::test]
-async fn topics_are_set_shown_and_deleted_by_admins_alone() {
+async fn only_admins_set_and_delete_topics() {
     let rig = Rig::with_tokens(&[("boss", &["admin"]), ("reader", &["subscribe:**"])]);
     rig.fill("orders", 0..3).await;
     let call = async |method: &str, token: &str, body: &str| {
@@ -177,7 +177,7 @@ async fn topics_are_set_shown_and_deleted_by_admins_alone() {
     call("DELETE", "boss", "").await.error(404, "not_found");
     call("GET", "boss", "").await.error(404, "not_found");
 
-    // Before its first event.
+    // A topic can be set before its first event.
     let made = call("PUT", "boss", r#"{"max_attempts": 2}"#).await;
     assert_eq!((made.status.as_u16(), header(&made, "location")), (201, "/topics/orders"));
     assert_eq!((&made.json()["set"], &made.json()["count"]), (&json!({"max_attempts": 2}), &json!(0)));
@@ -187,7 +187,7 @@ async fn topics_are_set_shown_and_deleted_by_admins_alone() {
 }
 
 #[tokio::test]
-async fn keys_that_clients_take_out_of_a_path_are_reached_by_query() {
+async fn keys_that_clients_remove_from_paths_can_be_read_by_query() {
     let rig = Rig::open();
     for key in [".", "..", "a/../b", "%2e", "?", "#"] {
         rig.set("kv", key, 1).await;
@@ -212,7 +212,7 @@ async fn keys_that_clients_take_out_of_a_path_are_reached_by_query() {
 }
 
 #[tokio::test]
-async fn a_rate_that_is_set_counts_at_once() {
+async fn a_new_rate_applies_at_once() {
     let rig = Rig::open();
     rig.fill("t", 0..1).await;
     rig.put("/topics/t", r#"{"publish_rate": 0.001, "publish_burst": 1}"#).await.ok();
@@ -223,7 +223,7 @@ async fn a_rate_that_is_set_counts_at_once() {
 }
 
 #[tokio::test]
-async fn a_backup_is_refused_where_there_is_nothing_to_back_up() {
+async fn a_backup_of_a_bus_in_memory_is_refused() {
     let rig = Rig::open();
     rig.post("/backup", r#"{"folder": "here"}"#).await.error(400, "bad_request");
     rig.post("/backup", "{}").await.error(400, "bad_request");
@@ -261,7 +261,7 @@ async fn each_encoding_of_a_state_has_a_tag_of_its_own() {
             assert!(answer.headers.get_all("vary").iter().any(|name| name == "accept-encoding"));
         }
     }
-    // One key is small: never compressed, and its tag is the event's id.
+    // The response for one key is never compressed, and its tag is the event's id.
     for encoding in ["identity", "gzip", "zstd", "gzip, identity;q=0", "br, identity;q=0"] {
         let of_path = ask("/state/kv/k1", encoding, "\"none\"").await;
         assert!(!of_path.headers.contains_key("content-encoding"));

@@ -1,4 +1,4 @@
-//! Server-Sent Events.
+//! Tests of Server-Sent Events.
 
 use super::{Answer, Rig, get, request};
 use crate::auth::{JwtKey, JwtOptions};
@@ -17,7 +17,7 @@ pub(super) struct Source {
     body: Body,
     text: String,
     pub(super) last_id: Option<String>,
-    /// Of a topic; those of a pattern are positions.
+    /// Whether the ids are those of events, as for a topic; for a pattern they are positions.
     pub(super) has_event_ids: bool,
 }
 
@@ -41,7 +41,7 @@ impl Source {
                 let (block, rest) = (block.to_owned(), rest.to_owned());
                 self.text = rest;
                 let field = |name| block.lines().find_map(|line| line.strip_prefix(name));
-                // As in a browser: a block without data sets the id, too.
+                // As in a browser, a block without data sets the id too.
                 self.last_id = field("id: ").map(str::to_owned).or(self.last_id.take());
                 if let Some(data) = field("data: ") {
                     let record: Value = serde_json::from_str(data).expect("a record");
@@ -89,7 +89,7 @@ async fn the_tail_begins_where_it_was_opened() {
     let rig = Rig::open();
     rig.fill("t", 0..5).await;
     let mut tail = Source::open(&rig, "/subscribe/t").await;
-    // Published before anything of the answer was read, and after its head was made.
+    // Published after the response was created, and before its body is read.
     rig.fill("t", 5..7).await;
     assert_eq!((tail.seq().await, tail.seq().await), (6, 7));
     let mut earliest = Source::open(&rig, "/subscribe/t?from=earliest").await;
@@ -97,10 +97,10 @@ async fn the_tail_begins_where_it_was_opened() {
     let mut by_time = Source::open(&rig, "/subscribe/t?from=ts&ts=3").await;
     assert_eq!(by_time.seq().await, 4);
     let id = by_time.last_id.expect("an id");
-    let mut behind = Source::open(&rig, &format!("/subscribe/t?from=afterId&afterId={id}")).await;
-    assert_eq!(behind.seq().await, 5);
-    let mut behind = Source::open(&rig, &format!("/subscribe/t?lastEventId={id}")).await;
-    assert_eq!(behind.seq().await, 5);
+    let mut after = Source::open(&rig, &format!("/subscribe/t?from=afterId&afterId={id}")).await;
+    assert_eq!(after.seq().await, 5);
+    let mut after = Source::open(&rig, &format!("/subscribe/t?lastEventId={id}")).await;
+    assert_eq!(after.seq().await, 5);
 }
 
 #[tokio::test]
@@ -113,7 +113,7 @@ async fn the_first_bytes_come_at_once() {
 }
 
 #[tokio::test]
-async fn a_topic_that_is_not_there_yet_is_waited_for() {
+async fn a_tail_waits_for_a_topic_that_does_not_exist_yet() {
     let rig = Rig::open();
     let mut tail = Source::open(&rig, "/subscribe/t").await;
     assert!(timeout(Duration::from_millis(50), tail.next()).await.is_err());
@@ -122,7 +122,7 @@ async fn a_topic_that_is_not_there_yet_is_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn resuming_has_no_gap_and_no_double_while_somebody_publishes() {
+async fn resuming_has_no_gap_and_no_duplicate_while_events_are_published() {
     const COUNT: u64 = 3_000;
     let rig = Rig::open();
     let bus = rig.bus.clone();
@@ -137,7 +137,7 @@ async fn resuming_has_no_gap_and_no_double_while_somebody_publishes() {
     let mut source = Source::open(&rig, "/subscribe/t?from=earliest").await;
     let mut expected = 1;
     while expected <= COUNT {
-        // As many as a number that changes, then the connection breaks.
+        // The connection breaks after a varying number of events.
         for _ in 0..(expected % 97 + 1).min(COUNT + 1 - expected) {
             assert_eq!(source.seq().await, expected);
             expected += 1;
@@ -150,7 +150,7 @@ async fn resuming_has_no_gap_and_no_double_while_somebody_publishes() {
 }
 
 #[tokio::test]
-async fn what_is_over_the_rate_waits_and_comes() {
+async fn events_over_the_rate_wait_and_are_delivered() {
     let mut options = ServerOptions::default();
     options.rates.connection_deliver = Some(Rate { per_second: 100.0, burst: 5.0 });
     let rig = Rig::with(options);
@@ -164,7 +164,7 @@ async fn what_is_over_the_rate_waits_and_comes() {
 }
 
 #[tokio::test]
-async fn the_tail_ends_when_the_gateway_does() {
+async fn the_tail_ends_when_the_server_stops() {
     let rig = Rig::open();
     let mut tail = Source::open(&rig, "/subscribe/t").await;
     rig.stop.send_replace(Some(crate::shutdown::StopReason::Shutdown));
@@ -174,7 +174,7 @@ async fn the_tail_ends_when_the_gateway_does() {
 }
 
 #[tokio::test]
-async fn the_tail_ends_when_the_token_does() {
+async fn the_tail_ends_when_the_token_expires() {
     let mut options = ServerOptions::default();
     options.auth.jwt = Some(JwtOptions {
         keys: vec![JwtKey::Secret("0123456789abcdef0123456789abcdef".to_owned())],
@@ -199,7 +199,7 @@ async fn the_tail_ends_when_the_token_does() {
 }
 
 #[tokio::test]
-async fn bad_places_are_refused_before_the_stream_begins() {
+async fn invalid_positions_are_refused_before_the_stream_begins() {
     let rig = Rig::open();
     rig.fill("t", 0..1).await;
     let id = "0196f1d0-1c2a-7b3c-8d4e-5f6071829304";
@@ -211,9 +211,9 @@ async fn bad_places_are_refused_before_the_stream_begins() {
     refused(get("/subscribe/t?from=ts")).await.error(400, "bad_request");
     refused(get("/subscribe/t.*x")).await.error(400, "bad_topic");
     refused(resumed("p1.1.2")).await.error(400, "bad_request");
-    // A position that is ahead of everything.
+    // A position after every event.
     refused(get("/subscribe/t.*?lastEventId=p1.7fffffffffffff.1.1")).await.error(404, "unknown_id");
-    // An empty header is none.
+    // An empty header counts as absent.
     let mut source = Source::new(rig.start(resumed("")).await);
     assert_eq!(source.seq().await, 1);
 }

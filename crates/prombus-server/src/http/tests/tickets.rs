@@ -1,4 +1,4 @@
-//! Tickets for a subscription: they survive reconnects and restarts, and nothing else.
+//! Tests of subscription tickets: they work for reconnects, also after restarts, and for nothing else.
 
 use super::subscribe::Source;
 use super::{Answer, Rig, get, request, token_options};
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 const READER: &[(&str, &[&str])] = &[("reader", &["subscribe:orders.**"])];
 const SECRET: &str = "a secret that is long enough for HS256";
 
-/// A folder of its own, removed when dropped.
+/// A folder that is removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -51,7 +51,7 @@ fn again(path: &str, id: &str) -> Request {
 }
 
 #[tokio::test]
-async fn a_ticket_survives_reconnects_over_two_restarts_and_nothing_is_lost() {
+async fn a_ticket_works_for_reconnects_over_two_restarts_and_no_event_is_lost() {
     let folder = Folder::new("restarts");
     let bus = folder.open();
     let rig = Rig::over(bus.clone(), token_options(READER));
@@ -59,7 +59,7 @@ async fn a_ticket_survives_reconnects_over_two_restarts_and_nothing_is_lost() {
         format!("/subscribe/orders.*?ticket={}", ticket(&rig, "reader", r#"{"topic": "orders.*"}"#).await);
     let mut source = Source::open(&rig, &path).await;
     source.has_event_ids = false;
-    // Cut off before the first event.
+    // Disconnect before the first event.
     let mut last_id = source.first_id().await;
     drop(source);
     let mut seen = Vec::new();
@@ -83,7 +83,8 @@ async fn a_ticket_survives_reconnects_over_two_restarts_and_nothing_is_lost() {
             }
             last_id = source.last_id.clone().expect("an id");
         }
-        // Without the header it is a second first use, on any server process; the parameter does not replace it.
+        // Without the header it counts as a first use, which does not work again on any server process. The query parameter does
+        // not replace the header.
         rig.get(&path).await.error(401, "bad_token");
         rig.get(&format!("{path}&lastEventId={last_id}")).await.error(401, "bad_token");
         drop(rig);
@@ -116,10 +117,10 @@ async fn a_ticket_is_for_its_topic_and_query_only() {
         rig.send(again(&path, "p1.1.1.1")).await.error(401, "bad_token");
     }
     rig.get(&format!("/export?topic=orders.a&ticket={ticket}")).await.error(401, "unauthorized");
-    // The order of names does not count, nor how they are encoded.
+    // Neither the order of names nor their encoding matters.
     let path = format!("/subscribe/orders.a?ticket={ticket}&key=%6B&header=x%3A1&from=earliest");
     assert_eq!(rig.start(get(&path)).await.status(), 200);
-    // As fields, the same query.
+    // A query as an object.
     let body =
         json!({"topic": "orders.a", "query": {"from": "earliest", "header": ["x:1", "y:2"], "key": 7}});
     let ticket = self::ticket(&rig, "reader", &body.to_string()).await;
@@ -128,13 +129,13 @@ async fn a_ticket_is_for_its_topic_and_query_only() {
 }
 
 #[tokio::test]
-async fn tickets_that_were_changed_or_made_elsewhere_are_refused() {
+async fn modified_and_foreign_tickets_are_refused() {
     let rig = Rig::with_tokens(READER);
     let other = Rig::with_tokens(READER);
     let ticket = async |rig: &Rig| ticket(rig, "reader", r#"{"topic": "orders.a"}"#).await;
     let own = ticket(&rig).await;
     let foreign = ticket(&other).await;
-    // A gateway whose store never made a ticket.
+    // A server whose store has no ticket key.
     let fresh = Rig::with_tokens(READER);
     for (rig, ticket) in [(&rig, &foreign), (&other, &own), (&fresh, &own)] {
         let path = format!("/subscribe/orders.a?ticket={ticket}");
@@ -155,7 +156,7 @@ async fn tickets_that_were_changed_or_made_elsewhere_are_refused() {
 }
 
 #[tokio::test]
-async fn a_ticket_goes_with_its_token() {
+async fn a_ticket_depends_on_its_token() {
     let rig = Rig::with_tokens(READER);
     let path =
         format!("/subscribe/orders.a?ticket={}", ticket(&rig, "reader", r#"{"topic": "orders.a"}"#).await);
@@ -164,10 +165,10 @@ async fn a_ticket_goes_with_its_token() {
     drop(source);
     let restarted = |options: ServerOptions| Rig::over(rig.bus.clone(), options);
     assert_eq!(restarted(token_options(READER)).start(again(&path, &id)).await.status(), 200);
-    // May no longer read it.
+    // The token may no longer read the topic.
     let less = restarted(token_options(&[("reader", &["subscribe:orders.b"])]));
     less.send(again(&path, &id)).await.error(403, "forbidden");
-    // Another token, by the same name; no such token; another name for the same token.
+    // Another token with the same name; the same token with another name; no such token.
     let mut changed = token_options(READER);
     changed.auth.tokens[0].secret = crate::auth::TokenHash::of("another");
     let mut renamed = token_options(READER);
@@ -178,7 +179,7 @@ async fn a_ticket_goes_with_its_token() {
 }
 
 #[tokio::test]
-async fn a_ticket_ends_with_its_jwt_and_with_the_key() {
+async fn a_ticket_expires_with_its_jwt_and_is_revoked_with_the_key() {
     let options = |secret: &str, audience: Option<&str>| {
         let mut options = ServerOptions::default();
         let keys = vec![JwtKey::Secret(secret.to_owned())];
@@ -224,7 +225,7 @@ async fn bad_bodies_are_named() {
     assert_eq!(other["ignored"], json!(["until"]));
     asked(&rig, "reader", r#"{"topic": "**"}"#).await.error(403, "forbidden");
     asked(&rig, "wrong", r#"{"topic": "orders.a"}"#).await.error(401, "bad_token");
-    // Without a body: once, on any topic that the token may read.
+    // Without a body, a ticket works once, on any topic that the token may read.
     let once = asked(&rig, "reader", " ").await.ok();
     assert!(once.get("reconnect_ms").is_none());
     let path = format!("/subscribe/orders.x?ticket={}", once["ticket"].as_str().expect("a ticket"));

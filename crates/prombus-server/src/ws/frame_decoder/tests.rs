@@ -48,7 +48,7 @@ fn texts_of_all_lengths_are_read_and_written() {
 }
 
 #[test]
-fn pieces_become_a_message_and_control_frames_may_come_between() {
+fn fragments_become_a_message_and_control_frames_may_come_between() {
     let mut decoder = FrameDecoder::new(100, false);
     let mut bytes =
         [masked(0x01, b"he"), masked(0x89, b"p"), masked(0x00, b"l"), masked(0x80, b"lo")].concat();
@@ -63,7 +63,7 @@ fn pieces_become_a_message_and_control_frames_may_come_between() {
 }
 
 #[test]
-fn what_is_not_websocket_is_refused() {
+fn protocol_violations_are_refused() {
     let mut unmasked = Vec::new();
     put_text(&mut unmasked, 0, |into| into.extend_from_slice(b"x"));
     let mut unfinished = FrameDecoder::new(100, false);
@@ -118,7 +118,7 @@ fn arriving(frames: &[(u8, &[u8])], piece_bytes: usize) -> Result<Vec<Vec<u8>>, 
 }
 
 #[test]
-fn a_text_that_is_no_utf8_is_refused_as_soon_as_it_can_be_known() {
+fn invalid_utf8_is_refused_as_early_as_possible() {
     let (good, bad) = ("κόσμε€𝄞".as_bytes(), b"\xce\xba\xed\xa0\x80 and more that never comes");
     for piece_bytes in 1..40 {
         let frames: [&[(u8, &[u8])]; 3] = [
@@ -129,7 +129,7 @@ fn a_text_that_is_no_utf8_is_refused_as_soon_as_it_can_be_known() {
         for frames in frames {
             assert_eq!(arriving(frames, piece_bytes), Ok(vec![good.to_vec()]), "{piece_bytes}");
         }
-        // The frame is not even there whole.
+        // The frame is incomplete.
         let mut half = masked(0x81, bad);
         half.truncate(6 + 4);
         let mut decoder = FrameDecoder::new(1 << 20, false);
@@ -137,14 +137,14 @@ fn a_text_that_is_no_utf8_is_refused_as_soon_as_it_can_be_known() {
         assert_eq!(arriving(&[(0x01, bad)], piece_bytes), Err(Violation::Data(NOT_UTF8)));
         let cut_short = [(0x01, &good[..1]), (0x80, b"".as_slice())];
         assert_eq!(arriving(&cut_short, piece_bytes), Err(Violation::Data(NOT_UTF8)));
-        // Binary messages may have any bytes.
+        // Binary messages may contain any bytes.
         assert_eq!(arriving(&[(0x02, bad), (0x80, b"")], piece_bytes), Ok(vec![bad.to_vec()]));
     }
     assert_eq!(arriving(&[(0x88, b"\x03\xe8\xff")], 99), Err(Violation::Data("a close reason is not UTF-8")));
 }
 
 #[test]
-fn compressed_messages_are_read_and_written_whole_or_in_pieces() {
+fn compressed_messages_are_read_and_written_whole_or_fragmented() {
     let headers = [(
         axum::http::header::SEC_WEBSOCKET_EXTENSIONS,
         axum::http::HeaderValue::from_static("permessage-deflate"),
@@ -177,7 +177,7 @@ fn compressed_messages_are_read_and_written_whole_or_in_pieces() {
     let twice = [(0x41, b"x".as_slice()), (0xc0, b"x")];
     assert!(matches!(arriving(&twice, 9), Err(Violation::Protocol(_))), "a compressed continuation");
     let bad = arriving(&[(0xc1, &[0xff; 9])], 99);
-    assert_eq!(bad, Err(Violation::Data("a message is not deflate")));
+    assert_eq!(bad, Err(Violation::Data("a compressed message is invalid")));
     let mut bomb = Vec::new();
     assert!(deflate.deflate(&vec![b' '; 2 << 20], &mut bomb));
     assert_eq!(arriving(&[(0xc1, &bomb)], 99), Err(Violation::TooLarge(1 << 20)));

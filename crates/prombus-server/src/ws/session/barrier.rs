@@ -1,11 +1,11 @@
-//! A frame that must be done before the next one can be understood: SUBSCRIBE, SEEK, CURSOR.
+//! A frame that must be completed before the next one is handled: SUBSCRIBE, SEEK, CURSOR.
 
 use prombus::delivery::MemberSettings;
 use prombus::{BoxFuture, GroupError, GroupSpec, Joined};
 use prombus_protocol::CursorPosition;
 
 pub(super) struct Barrier {
-    /// For the answer.
+    /// The `corr` of the answer.
     pub(super) corr: Option<String>,
     pub(super) ignored: Vec<String>,
     pub(super) future: BoxFuture<'static, Result<Passed, GroupError>>,

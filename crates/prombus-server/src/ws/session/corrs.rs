@@ -1,22 +1,22 @@
-//! What answers echo of frames that wait for one: the `corr`s, all in one piece of memory, and the fields that were ignored.
+//! The parts of frames that their answers echo: the `corr`s, all in one allocation, and the ignored fields.
 
 /// `corr`s in order, as JSON text.
 #[derive(Debug, Default)]
 pub(super) struct Corrs {
     text: String,
     ends: Vec<u32>,
-    /// The ignored fields of those frames that had some, by the number of the frame.
+    /// The ignored fields of frames that have some, by the number of the frame.
     ignored: Vec<(u32, Vec<String>)>,
 }
 
 impl Corrs {
     pub(super) fn push(&mut self, corr: Option<&str>) {
-        // A corr is a JSON string or a number, so it is never empty: empty stands for none.
+        // A corr is a JSON string or a number and never empty, so an empty text means that there is none.
         self.text.push_str(corr.unwrap_or(""));
         self.ends.push(self.text.len() as u32);
     }
 
-    /// The same for a frame of which fields were ignored.
+    /// Like [`push`](Self::push), for a frame that may have ignored fields.
     pub(super) fn push_noting(&mut self, corr: Option<&str>, ignored: &[String]) {
         if !ignored.is_empty() {
             self.note(ignored);
@@ -29,7 +29,7 @@ impl Corrs {
         self.ignored.push((self.ends.len() as u32, ignored.to_vec()));
     }
 
-    /// Whether no frame had fields that were ignored.
+    /// Whether no frame had ignored fields.
     pub(super) fn has_no_ignored(&self) -> bool {
         self.ignored.is_empty()
     }
@@ -47,7 +47,7 @@ impl Corrs {
         self.ends.len()
     }
 
-    /// Whether all are none.
+    /// Whether no frame had a `corr`.
     pub(super) fn is_silent(&self) -> bool {
         self.text.is_empty()
     }

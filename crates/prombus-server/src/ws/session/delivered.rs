@@ -1,11 +1,11 @@
-//! What a subscription was sent and has not settled, by id: clients settle by id, groups by position.
+//! The deliveries that a subscription was sent and has not settled, by id: clients settle by id, groups by position.
 
 use foldhash::fast::RandomState;
 use prombus::delivery::Position;
 use std::collections::HashMap;
 use uuid::Uuid;
 
-/// So many more than the window are remembered; see [`Delivered::forget_expired`].
+/// How many deliveries beyond the window are remembered; see [`Delivered::forget_expired`].
 const EXTRA: usize = 1_024;
 
 /// A delivery that was put into the send buffer.
@@ -14,18 +14,19 @@ pub(super) struct Sent {
     pub(super) position: Position,
     /// The event's own time.
     pub(super) ts: i64,
-    /// When it was sent, by the steady clock.
+    /// When it was sent, on the steady clock.
     pub(super) at_ms: u64,
-    /// When the lease ends, if nothing is done.
+    /// When the lease ends, unless it is extended.
     pub(super) deadline_ms: u64,
-    /// Where its frame ends: a position in the send buffer.
+    /// The position in the send buffer at which its frame ends.
     pub(super) end: u64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Delivered {
     by_id: HashMap<Uuid, Sent, RandomState>,
-    /// Ids are unique in a topic; a pattern may bring the same id from two.
+    /// Further deliveries with an id in `by_id`. Ids are unique in a topic, but a pattern may deliver the same id from two
+    /// topics.
     twins: Vec<(Uuid, Sent)>,
 }
 
@@ -34,7 +35,7 @@ impl Delivered {
         self.by_id.len() + self.twins.len()
     }
 
-    /// Remembers a delivery; the same again is remembered once.
+    /// Remembers a delivery. A redelivery replaces the earlier delivery of the same event.
     pub(super) fn insert(&mut self, id: Uuid, sent: Sent) {
         if let Some(twin) =
             self.twins.iter_mut().find(|(other, it)| *other == id && it.position == sent.position)
@@ -65,8 +66,8 @@ impl Delivered {
         self.by_id.values().chain(self.twins.iter().map(|(_, sent)| sent))
     }
 
-    /// Forgets deliveries whose leases ran out, the oldest first, when there are many more than the window. An ack for one of
-    /// those is stale then.
+    /// Forgets deliveries whose leases have expired, oldest first, when many more than the window are remembered. An ack for a
+    /// forgotten delivery is stale.
     pub(super) fn forget_expired(&mut self, window: usize, now_ms: u64) {
         let before = self.len();
         if before <= 2 * window + EXTRA {
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_id_from_two_topics_is_settled_twice() {
+    fn the_same_id_from_two_topics_can_be_settled_twice() {
         let (mut delivered, id) = (Delivered::default(), Uuid::from_u128(1));
         delivered.insert(id, sent(0, 1, 10));
         delivered.insert(id, sent(1, 5, 10));
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ran_out_is_forgotten_only_when_there_is_much_of_it() {
+    fn expired_deliveries_are_forgotten_only_when_there_are_many() {
         let mut delivered = Delivered::default();
         for seq in 0..1_224 {
             delivered.insert(Uuid::from_u128(u128::from(seq)), sent(0, seq, seq));

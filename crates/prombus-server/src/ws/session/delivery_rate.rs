@@ -1,11 +1,11 @@
-//! The rate of events to one connection (`connection_deliver`); events over it wait.
+//! The rate limit of the events that one connection is sent (`connection_deliver`). Events over the rate wait.
 
 use crate::rate_limit::TokenBucket;
 
 pub(super) struct DeliveryRate {
-    /// `None`: not limited.
+    /// `None`: no limit.
     bucket: Option<TokenBucket>,
-    /// When events may be sent again, by the steady clock.
+    /// When events may be sent again, on the steady clock.
     paused_until_ms: Option<u64>,
 }
 
@@ -14,17 +14,17 @@ impl DeliveryRate {
         Self { bucket, paused_until_ms: None }
     }
 
-    /// When events may be sent again, if they may not now.
+    /// When events may be sent again; `None` if they may be sent now.
     pub(super) fn paused_until_ms(&self) -> Option<u64> {
         self.paused_until_ms
     }
 
-    /// A pause is over, or will be found again.
+    /// Ends the pause. [`available`](Self::available) begins it again if necessary.
     pub(super) fn resume(&mut self) {
         self.paused_until_ms = None;
     }
 
-    /// How many events may be sent now; if none, notes when to try again.
+    /// How many events may be sent now. If none, begins a pause and returns `None`.
     pub(super) fn available(&mut self, now_ms: u64) -> Option<u32> {
         let Some(bucket) = &mut self.bucket else { return Some(u32::MAX) };
         let wait_ms = bucket.wait_ms(1, now_ms);

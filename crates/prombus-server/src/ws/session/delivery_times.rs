@@ -1,4 +1,4 @@
-//! How long deliveries of a subscription take, for its metrics.
+//! Measures how long the deliveries of a subscription take, for its metrics.
 
 use super::delivered::Sent;
 use super::frame_time::FrameTime;
@@ -13,7 +13,7 @@ pub(super) struct DeliveryTimes {
     latencies: Repeated,
 }
 
-/// The same value again and again, before it is counted: acks come in runs that took equally long.
+/// A run of equal values, which is recorded at once: successive acks often took equally long.
 #[derive(Default)]
 struct Repeated {
     value_ms: u64,
@@ -40,7 +40,7 @@ impl DeliveryTimes {
         }
     }
 
-    /// Counts what was gathered.
+    /// Records the collected values.
     pub(super) fn flush(&mut self) {
         self.handler_durations.flush(&self.metrics.handler_duration_ms);
         self.latencies.flush(&self.metrics.latency_ms);

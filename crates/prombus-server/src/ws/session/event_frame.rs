@@ -1,12 +1,12 @@
-//! EVENT frames of one subscription. What the events have in common is written once: all have the same start, and nearly always
-//! the next one has the same end.
+//! Writes the EVENT frames of one subscription. The common parts are prepared once: all frames have the same start, and nearly
+//! always the same end as the previous frame.
 
 use crate::ws::send_buffer::SendBuffer;
 use prombus::{DeliveryBatch, DeliveryItem};
 use prombus_protocol::{EventContext, RedeliveryReason, put_event_head, put_event_tail, put_record};
 use uuid::Uuid;
 
-/// What the head and the context of an EVENT take, about.
+/// Approximate size of the head and the context of an EVENT.
 const EVENT_FRAME_BYTES: usize = 250;
 
 pub(super) struct EventFrame {
@@ -15,11 +15,12 @@ pub(super) struct EventFrame {
     head: Vec<u8>,
     /// The end of an EVENT, after the record.
     tail: Vec<u8>,
-    /// What `tail` says.
+    /// The values in `tail`; `None` if it cannot be used again.
     tail_of: Option<TailOf>,
 }
 
-/// What the end of an EVENT says: attempt, lease, reason. An error of the attempt before is not kept.
+/// The values at the end of an EVENT: attempt, lease, reason. An end that contains an error of the previous attempt is not
+/// reused.
 type TailOf = (u32, u64, Option<RedeliveryReason>);
 
 impl EventFrame {
@@ -29,7 +30,7 @@ impl EventFrame {
         Self { max_attempts, head, tail: Vec::new(), tail_of: None }
     }
 
-    /// Appends the frame of a delivery, whose event has this id.
+    /// Appends the frame of a delivery. `id` is the event's id.
     #[inline]
     pub(super) fn put(&mut self, out: &mut SendBuffer, batch: &DeliveryBatch, item: &DeliveryItem, id: Uuid) {
         let tail_of = Some((item.attempt, item.lease_ms, item.reason));

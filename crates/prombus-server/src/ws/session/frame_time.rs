@@ -1,6 +1,6 @@
-//! The time at which frames are handled, read once for all that are handled together.
+//! The time at which frames are handled, read once for all frames that are handled together.
 
-/// The time by both clocks, in milliseconds.
+/// The time on both clocks, in milliseconds.
 #[derive(Clone, Copy)]
 pub(super) struct FrameTime {
     pub(super) steady_ms: u64,

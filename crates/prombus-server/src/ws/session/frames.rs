@@ -1,4 +1,4 @@
-//! What each frame of a client does.
+//! Handles the frames of a client.
 
 use super::barrier::{Barrier, Passed};
 use super::frame_time::FrameTime;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use uuid::Uuid;
 
-/// So many wrong tokens end a connection.
+/// This many wrong tokens end a connection.
 const WRONG_TOKENS_MAX: u32 = 3;
 
 impl Session {
@@ -72,7 +72,7 @@ impl Session {
         }
     }
 
-    /// A message that is not a frame.
+    /// Answers a message that is not a valid frame.
     #[cold]
     fn refuse(&mut self, text: &[u8], error: &FrameError, out: &mut SendBuffer) {
         let is_bad_json = error.code == ErrorCode::BadJson;
@@ -86,7 +86,7 @@ impl Session {
         }
     }
 
-    /// Sends a message back, for a suite that tests the transport alone.
+    /// Sends a message back, for test suites of the transport.
     #[cfg(feature = "test-util")]
     fn echo(&mut self, text: &[u8], out: &mut SendBuffer) {
         if std::str::from_utf8(text).is_err() {
@@ -179,7 +179,7 @@ impl Session {
         may
     }
 
-    /// The slot of a subscription, or an ERR.
+    /// The slot of a subscription. Without one, writes an ERR and returns `None`.
     fn slot(
         &mut self,
         corr: Option<&str>,
@@ -218,7 +218,7 @@ impl Session {
         }
         let most = self.gateway.options.connections.max_subscriptions;
         if self.subscriptions.len() >= most {
-            let msg = format!("at most {most} subscriptions per connection (max_subscriptions)");
+            let msg = format!("subscription limit of the connection reached (max_subscriptions = {most})");
             return put_err(out, corr, ErrorCode::LimitReached, &msg);
         }
         let spec = match spec_of(topic, group, opts) {
@@ -274,7 +274,7 @@ impl Session {
         out: &mut SendBuffer,
     ) {
         let Some(slot) = self.slot(corr, topic, group, out) else { return };
-        // In order: acks that came before it are settled before it.
+        // Earlier acks are settled first, to keep the order.
         self.subscriptions.settle(slot, &*self.gateway.backend);
         let now = self.now();
         match self.subscriptions.get(slot).nack(id, corr, &self.ignored, verdict, now) {
@@ -293,7 +293,7 @@ impl Session {
         put_ok(out, corr, &self.ignored);
     }
 
-    /// CURSOR, and SEEK if there is a place to go to before.
+    /// CURSOR; with `seek_to`, SEEK.
     fn cursor(
         &mut self,
         corr: Option<&str>,
@@ -315,7 +315,8 @@ impl Session {
         });
     }
 
-    /// No frame after this one is handled before it is done. Frames before it are handed over first.
+    /// Makes the current frame a barrier: later frames wait until the future is ready. Earlier publishes and acks are submitted
+    /// first.
     fn wait(
         &mut self,
         corr: Option<&str>,
@@ -326,7 +327,7 @@ impl Session {
         self.barrier = Some(Barrier { corr, ignored, future: Box::pin(future) });
     }
 
-    /// Answers the frame that others wait for, when it is done.
+    /// Answers the barrier frame when it is completed.
     pub(super) fn poll_barrier(&mut self, context: &mut Context<'_>, out: &mut SendBuffer) {
         let Some(barrier) = &mut self.barrier else { return };
         let Poll::Ready(passed) = barrier.future.as_mut().poll(context) else { return };

@@ -1,4 +1,4 @@
-//! The publishes of a session: gathered while frames are read, appended together, answered together when durable.
+//! The publishes of a session: collected while frames are read, appended together, answered together when durable.
 
 use super::corrs::Corrs;
 use crate::ws::answers::{put_not_published, put_published};
@@ -9,14 +9,14 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A batch is handed over when it has this many bytes or events. Not when the socket is empty: the committer should not wait
-/// while a full window of frames is read. One connection publishes 1.3 times as much with 128 as with 4,096.
+/// A batch is submitted at this size, even if the socket has more frames: the committer should not wait while a full window of
+/// frames is read. One connection publishes 1.3 times as many events with 128 as with 4,096.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 const BATCH_EVENTS_MAX: usize = 128;
-/// With this much under way nothing more is read.
+/// With this much in flight, no more frames are read.
 const IN_FLIGHT_BYTES_MAX: usize = 4 << 20;
 const IN_FLIGHT_EVENTS_MAX: usize = 65_536;
-/// Lists that are kept for another use.
+/// Lists that are kept for reuse.
 const SPARES_MAX: usize = 4;
 const SPARE_BYTES_MAX: usize = 64 * 1024;
 
@@ -37,30 +37,31 @@ struct InFlight {
 }
 
 impl Publisher {
-    /// Whether no more should be added for now.
+    /// Whether no more events should be added for now.
     pub(super) fn is_full(&self) -> bool {
         self.in_flight_bytes >= IN_FLIGHT_BYTES_MAX
             || self.in_flight_events >= IN_FLIGHT_EVENTS_MAX
-            || self.is_outside()
+            || self.is_last_unqueued()
     }
 
-    /// Whether the last batch that was handed over has no place in the queue yet: the next must not get one before it.
-    fn is_outside(&self) -> bool {
+    /// Whether the last submitted batch has no place in the committer's queue yet. The next batch must wait until it has, to keep
+    /// the order.
+    fn is_last_unqueued(&self) -> bool {
         self.in_flight.back().is_some_and(|it| !it.publishing.is_in_line())
     }
 
-    /// Whether nothing waits for an answer.
+    /// Whether no publish waits for its answer.
     pub(super) fn is_idle(&self) -> bool {
         self.in_flight.is_empty() && self.batch.is_none()
     }
 
-    /// Bytes that are under way.
+    /// Bytes in flight.
     pub(super) fn byte_count(&self) -> usize {
         self.in_flight_bytes
     }
 
-    /// Adds an event. A topic that is not there yet may be one too many, and a batch is refused as a whole: so its first event
-    /// goes alone.
+    /// Adds an event. The first event of a new topic is submitted in a batch of its own: if the topic limit is reached, the whole
+    /// batch is refused.
     pub(super) fn push(
         &mut self,
         backend: &dyn Backend,
@@ -80,15 +81,16 @@ impl Publisher {
                 self.flush(backend);
             }
         } else if batch.is_empty() {
-            // Begun for this one: kept, it would give its time to whatever comes next, and look as if it waited for an answer.
+            // The empty batch was created for this event. If it were kept, later events would get its time, and it would look as
+            // if a publish waited for its answer.
             self.batch = None;
         }
         pushed
     }
 
-    /// Hands over what was gathered.
+    /// Submits the collected events.
     pub(super) fn flush(&mut self, backend: &dyn Backend) {
-        if self.is_outside() {
+        if self.is_last_unqueued() {
             return;
         }
         let Some(batch) = self.batch.take_if(|batch| !batch.is_empty()) else { return };
@@ -100,20 +102,21 @@ impl Publisher {
         self.in_flight.push_back(InFlight { publishing: backend.publish(batch), corrs, bytes });
     }
 
-    /// Writes the answers that are due, and hands over what had to wait.
+    /// Writes the answers that are ready, and submits events that had to wait.
     pub(super) fn poll(&mut self, backend: &dyn Backend, context: &mut Context<'_>, out: &mut SendBuffer) {
         self.answer(context, out);
-        if self.batch.as_ref().is_some_and(|batch| !batch.is_empty()) && !self.is_outside() {
+        if self.batch.as_ref().is_some_and(|batch| !batch.is_empty()) && !self.is_last_unqueued() {
             self.flush(backend);
             self.answer(context, out);
         }
     }
 
-    /// Answers come in order: what was handed over first is durable first.
+    /// Writes the answers in order: the batch that was submitted first is durable first.
     fn answer(&mut self, context: &mut Context<'_>, out: &mut SendBuffer) {
         while let Some(front) = self.in_flight.front_mut() {
             let Poll::Ready(result) = Pin::new(&mut front.publishing).poll(context) else { return };
-            let InFlight { mut corrs, bytes, .. } = self.in_flight.pop_front().expect("just looked at");
+            let InFlight { mut corrs, bytes, .. } =
+                self.in_flight.pop_front().expect("the front was just polled");
             self.in_flight_bytes -= bytes;
             self.in_flight_events -= corrs.len();
             match result {
@@ -125,7 +128,7 @@ impl Publisher {
                 self.spare_corrs.push(corrs);
             }
         }
-        // Nothing under way: a connection that is quiet keeps no memory.
+        // Nothing is in flight: an idle connection keeps little memory.
         if self.batch.is_none() {
             self.spare_corrs.truncate(1);
         }

@@ -1,5 +1,5 @@
-//! Which subscriptions of a session have something to pull. A connection may have a thousand of them: only those that were woken
-//! are looked at.
+//! The subscriptions of a session that have something to pull. A connection may have a thousand subscriptions, so only those that
+//! were woken are polled.
 
 use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
@@ -33,7 +33,7 @@ impl ReadyList {
         self.slots.lock().pop_front()
     }
 
-    /// The slot is free.
+    /// Removes a slot that has become free.
     pub(super) fn forget(&self, slot: usize) {
         self.slots.lock().retain(|&other| other != slot);
     }
@@ -49,14 +49,14 @@ impl SlotWaker {
         Arc::new(Self { slot, is_queued: AtomicBool::new(false), list: Arc::clone(list) })
     }
 
-    /// Puts the slot in line, without waking the task.
+    /// Adds the slot to the list without waking the task.
     pub(super) fn queue(&self) {
         if !self.is_queued.swap(true, Ordering::AcqRel) {
             self.list.slots.lock().push_back(self.slot);
         }
     }
 
-    /// The slot is looked at now; what wakes it from here on puts it in line again.
+    /// The slot is being polled. A later wake-up adds it to the list again.
     pub(super) fn taken(&self) {
         self.is_queued.store(false, Ordering::Release);
     }

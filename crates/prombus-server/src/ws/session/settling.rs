@@ -7,11 +7,11 @@ use prombus::DurableTicket;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Acks or a nack that were handed over together.
+/// Acks that were submitted together, or a nack.
 pub(super) struct Settling {
     ticket: DurableTicket,
     corrs: Corrs,
-    /// Whether each came too late.
+    /// Whether each was stale.
     stale: Vec<bool>,
 }
 
@@ -20,7 +20,7 @@ impl Settling {
         Self { ticket, corrs, stale }
     }
 
-    /// Writes the answers when they are due; false while they are not.
+    /// Writes the answers when the settlements are durable. Returns false before that.
     pub(super) fn poll(&mut self, context: &mut Context<'_>, out: &mut SendBuffer) -> bool {
         let Poll::Ready(result) = Pin::new(&mut self.ticket).poll(context) else { return false };
         for (number, (corr, &stale)) in self.corrs.iter().zip(&self.stale).enumerate() {

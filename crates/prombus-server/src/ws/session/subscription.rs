@@ -1,4 +1,4 @@
-//! One subscription of a session: what it was sent, what it settles, what it pulls.
+//! One subscription of a session: its deliveries, settlements and pulls.
 
 use super::corrs::Corrs;
 use super::delivered::{Delivered, Sent};
@@ -21,7 +21,7 @@ use std::task::{Context, Poll, Waker};
 use uuid::Uuid;
 
 thread_local! {
-    /// Where deliveries are put on their way from the group to the socket: in no connection's own memory.
+    /// The buffer for deliveries between group and socket. It belongs to the thread, so connections need no memory for it.
     static PULLED: RefCell<DeliveryBatch> = RefCell::default();
     static OUTCOMES: RefCell<Vec<SettleOutcome>> = RefCell::default();
 }
@@ -37,18 +37,18 @@ pub(super) struct Subscription {
     frame: EventFrame,
     delivered: Delivered,
     times: DeliveryTimes,
-    /// Acks that were read and not handed over yet.
+    /// Collected acks that are not submitted yet.
     acks: Vec<(Position, Verdict<'static>)>,
     ack_corrs: Corrs,
-    /// Its last pull was pending, so its group may keep events for it that are being read.
+    /// The last pull was pending, so the group may be reading events for this member.
     pub(super) is_waiting: bool,
 }
 
 /// The result of a pull.
 pub(super) enum Pulled {
-    /// Events were written; there may be more.
+    /// This many events were written; there may be more.
     Some(u32),
-    /// Nothing now.
+    /// There are no events now.
     None,
 }
 
@@ -78,12 +78,12 @@ impl Subscription {
         }
     }
 
-    /// All that it reads.
+    /// All topics and patterns that it reads.
     pub(super) fn patterns(&self) -> impl Iterator<Item = &str> {
         std::iter::once(self.topic.as_str()).chain(self.more_topics.iter().map(Pattern::as_str))
     }
 
-    /// Gathers an ack. Returns whether it is the first since they were handed over; `None` when the id is not in flight.
+    /// Collects an ack. Returns whether it is the first since the last submission; `None` when the id is not in flight.
     pub(super) fn ack(
         &mut self,
         id: Uuid,
@@ -98,7 +98,7 @@ impl Subscription {
         Some(self.acks.len() == 1)
     }
 
-    /// The delivery that an ack or nack names. One that this connection never had is counted as stale.
+    /// The delivery that an ack or nack names. An unknown id is counted as stale.
     fn take_delivered(&mut self, id: Uuid) -> Option<Sent> {
         let sent = self.delivered.remove(id);
         if sent.is_none() {
@@ -107,7 +107,7 @@ impl Subscription {
         sent
     }
 
-    /// Hands the gathered acks over, and returns the answers that wait for them to be durable.
+    /// Submits the collected acks. Returns the answers, which wait until the acks are durable.
     pub(super) fn settle(&mut self, is_healthy: bool) -> Option<Settling> {
         if self.acks.is_empty() {
             return None;
@@ -116,7 +116,7 @@ impl Subscription {
         let settling = OUTCOMES.with_borrow_mut(|outcomes| {
             outcomes.clear();
             let ticket = self.membership.settle(&self.acks, outcomes);
-            // Without corr they are answered on error only.
+            // Acks without a corr are answered only on error.
             if self.ack_corrs.is_silent() && is_healthy {
                 return None;
             }
@@ -147,7 +147,8 @@ impl Subscription {
         Some(Settling::new(ticket, corrs, vec![outcomes.contains(&SettleOutcome::Stale)]))
     }
 
-    /// Extends a lease; false when it is not this member's. Fails when another process may have the event by now.
+    /// Extends a lease; false if this member does not hold it. Fails if this process no longer leads, because another process may
+    /// have delivered the event.
     pub(super) fn extend(&mut self, id: Uuid, extend_ms: Option<u64>) -> Result<bool, Unavailable> {
         let extend_ms = extend_ms.unwrap_or(self.settings.ack_timeout_ms);
         let Some(sent) = self.delivered.get(id) else { return Ok(false) };
@@ -155,7 +156,7 @@ impl Subscription {
         let verdict = (sent.position, Verdict::Extend { extend_ms });
         let mut ticket = self.membership.settle(&[verdict], &mut outcomes);
         if let Some(SettleOutcome::Extended(ms)) = outcomes.first() {
-            // An extension is not recorded: no lease survives a restart.
+            // An extension is not stored: leases do not survive a restart.
             sent.deadline_ms = steady_ms() + ms;
             return Ok(true);
         }
@@ -165,7 +166,7 @@ impl Subscription {
         }
     }
 
-    /// Writes events into `out`, as far as the limit allows.
+    /// Appends events to `out`, up to the limit.
     pub(super) fn pull(&mut self, limit: PullLimit, out: &mut SendBuffer) -> Result<Pulled, GroupError> {
         PULLED.with_borrow_mut(|batch| {
             let began = std::time::Instant::now();
@@ -194,13 +195,13 @@ impl Subscription {
         })
     }
 
-    /// Ends it in order: unsettled events go to others, and no attempt counts.
+    /// Leaves the group cleanly: unsettled events go to other members without counting an attempt.
     pub(super) fn leave(mut self) {
         drop(self.settle(true));
         drop(self.membership.leave());
     }
 
-    /// Ends it because the connection broke. A delivery that never left this process does not count as an attempt.
+    /// Ends the subscription after the connection broke. A delivery that was never sent does not count as an attempt.
     pub(super) fn lose(mut self, sent_bytes: u64) {
         self.membership.stop_waiting();
         drop(self.settle(true));

@@ -17,24 +17,24 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
-/// What one pull takes at most, so that subscriptions take turns.
+/// Maximum size of one pull, so that subscriptions take turns.
 const PULL_BYTES_MAX: usize = 256 * 1024;
 
-/// What a connection may have queued while the buffers of all connections together are full.
+/// Maximum number of queued bytes of a connection while the buffer budget of all connections is used up.
 const LITTLE_BYTES: usize = 32 * 1024;
 
-/// A place in the list of subscriptions.
+/// An index in the list of subscriptions.
 pub(super) type SlotIndex = usize;
 
 pub(super) struct Subscriptions {
     slots: Vec<Option<Subscription>>,
     /// By topic and group, see [`put_key`].
     by_name: HashMap<String, SlotIndex>,
-    /// The slot that was found last: most frames are about the same subscription as the one before.
+    /// The slot of the last lookup: most frames are about the same subscription as the previous one.
     last_slot: SlotIndex,
-    /// The key of a lookup, so that it needs no memory of its own.
+    /// The key of a lookup; kept to avoid an allocation per lookup.
     key: String,
-    /// Slots with acks that were gathered.
+    /// Slots with collected acks.
     unsettled: Vec<SlotIndex>,
     /// Settlements whose answers wait until they are durable, in order.
     settling: VecDeque<Settling>,
@@ -42,7 +42,7 @@ pub(super) struct Subscriptions {
     /// Slots whose last pull was pending, each once.
     waiting: Vec<SlotIndex>,
     is_held: bool,
-    /// All groups were left, for good.
+    /// All groups were left; the session gets no more events.
     has_left: bool,
 }
 
@@ -113,9 +113,9 @@ impl Subscriptions {
         found
     }
 
-    /// The subscription in a slot that was found.
+    /// The subscription in a slot that [`find`](Self::find) returned.
     pub(super) fn get(&mut self, slot: SlotIndex) -> &mut Subscription {
-        self.slots[slot].as_mut().expect("slots that are found are taken")
+        self.slots[slot].as_mut().expect("a slot that was found is in use")
     }
 
     /// The slots of subscriptions for which `is_wanted` does not hold.
@@ -124,18 +124,18 @@ impl Subscriptions {
         taken.filter(|(_, subscription)| !is_wanted(subscription)).map(|(slot, _)| slot).collect()
     }
 
-    /// Notes that a slot has gathered its first ack.
+    /// Records that a slot has collected its first ack.
     pub(super) fn note_unsettled(&mut self, slot: SlotIndex) {
         self.unsettled.push(slot);
     }
 
-    /// Hands over the acks of one subscription.
+    /// Submits the collected acks of one subscription.
     pub(super) fn settle(&mut self, slot: SlotIndex, backend: &dyn Backend) {
         let Some(subscription) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return };
         self.settling.extend(subscription.settle(is_durable(backend)));
     }
 
-    /// Hands over all acks that were gathered.
+    /// Submits all collected acks.
     pub(super) fn settle_all(&mut self, backend: &dyn Backend) {
         if self.unsettled.is_empty() {
             return;
@@ -147,7 +147,7 @@ impl Subscriptions {
         self.unsettled = unsettled;
     }
 
-    /// Answers a settlement when it is durable; without `corr` only if it fails.
+    /// Answers a settlement when it is durable. Without `corr` it is answered only if it fails.
     pub(super) fn answer_later(&mut self, settling: Settling, backend: &dyn Backend) {
         if !settling.is_silent() || !is_durable(backend) {
             self.settling.push_back(settling);
@@ -164,7 +164,7 @@ impl Subscriptions {
         }
     }
 
-    /// Takes a subscription out, its acks handed over.
+    /// Removes a subscription, after submitting its acks.
     pub(super) fn take(&mut self, slot: SlotIndex, backend: &dyn Backend) -> Option<Subscription> {
         self.settle(slot, backend);
         let subscription = self.slots.get_mut(slot)?.take()?;
@@ -175,13 +175,13 @@ impl Subscriptions {
         Some(subscription)
     }
 
-    /// Wakes this task when a subscription has something.
+    /// Wakes this task when a subscription has events.
     pub(super) fn register(&self, waker: &Waker) {
         self.ready.register(waker);
     }
 
-    /// Pulls events while there is room, from each ready subscription once: those that have more are queued again, after
-    /// answers and the others.
+    /// Pulls events while there is room, once from each ready subscription. Those that have more are queued again, after the
+    /// others.
     pub(super) fn pull(&mut self, gateway: &Gateway, rate: &mut DeliveryRate, out: &mut SendBuffer) {
         let now = steady_ms();
         rate.resume();
@@ -208,8 +208,8 @@ impl Subscriptions {
                     subscription.slot.queue();
                     rate.take(count, now);
                 }
-                // The term is over, and the gateway is about to close the connection with 1012. Until then the slot stays: an
-                // ack gets the answer `unavailable`.
+                // The term has ended, and the gateway is about to close the connection with 1012. Until then the slot stays, so
+                // that an ack is answered with `unavailable`.
                 Err(GroupError::Unavailable(Unavailable::Deposed(_) | Unavailable::Closed))
                     if gateway.shared_store.is_some() => {}
                 Err(error) => self.end(slot, &error, &*gateway.backend, out),
@@ -217,8 +217,8 @@ impl Subscriptions {
         }
     }
 
-    /// The client can get nothing for now: what is being read for it may go to other members. The end of the read, or the next
-    /// event, puts the slot in line again.
+    /// The client can get no events for now, so the events that are being read for it may go to other members. The end of the
+    /// read, or the next event, adds the slot to the ready list again.
     #[cold]
     fn stop_waiting(&mut self) {
         for slot in self.waiting.drain(..) {
@@ -234,7 +234,7 @@ impl Subscriptions {
         !self.has_left && room(gateway, out) > 0 && self.ready.len() > 0
     }
 
-    /// The group is gone, or its events cannot be read.
+    /// Ends a subscription whose group was deleted or whose events cannot be read.
     fn end(&mut self, slot: SlotIndex, error: &GroupError, backend: &dyn Backend, out: &mut SendBuffer) {
         let Some(subscription) = self.take(slot, backend) else { return };
         let msg = format!("group {} on {}: {error}", subscription.group, subscription.topic);
@@ -242,7 +242,7 @@ impl Subscriptions {
         subscription.leave();
     }
 
-    /// Says whether the socket is read. While it is not, leases do not run out.
+    /// Holds the leases while the socket is not read: they do not expire meanwhile.
     pub(super) fn hold(&mut self, is_held: bool) {
         if self.is_held != is_held {
             self.is_held = is_held;
@@ -252,7 +252,7 @@ impl Subscriptions {
         }
     }
 
-    /// Leaves all groups in order.
+    /// Leaves all groups cleanly.
     pub(super) fn leave(&mut self) {
         self.has_left = true;
         self.by_name.clear();
@@ -261,7 +261,7 @@ impl Subscriptions {
         }
     }
 
-    /// The connection broke after everything before this position had left.
+    /// The connection broke after everything before this position of the send buffer was sent.
     pub(super) fn lose(&mut self, sent: u64) {
         self.has_left = true;
         self.by_name.clear();
@@ -271,20 +271,20 @@ impl Subscriptions {
     }
 }
 
-/// Bytes of events that may be queued now: half of the limit, the other half is for answers. While the buffers of all connections
-/// together are full, clients that keep up still get a little at a time.
+/// How many bytes of events may be queued now. Events may use half of the limit; the other half is for answers. While the buffer
+/// budget of all connections is used up, clients that keep up still get small amounts.
 fn room(gateway: &Gateway, out: &SendBuffer) -> usize {
     let most = gateway.options.connections.max_queued_bytes / 2;
     let most = if gateway.budget.has_room() { most } else { most.min(LITTLE_BYTES) };
     most.saturating_sub(out.byte_count())
 }
 
-/// Whether acks become durable, so that those without a corr need no answer.
+/// Whether acks can become durable. If not, acks without a `corr` must be answered too.
 fn is_durable(backend: &dyn Backend) -> bool {
     backend.health().is_ok() && !backend.is_storage_full()
 }
 
-/// Neither name can have a line break.
+/// Topic and group, separated by a line break, which neither can contain.
 fn put_key(into: &mut String, topic: &str, group: &str) {
     into.clear();
     into.push_str(topic);

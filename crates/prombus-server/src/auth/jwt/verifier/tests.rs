@@ -1,4 +1,4 @@
-//! Tokens made by hand, so that they can be wrong in every way.
+//! Tests with tokens that are built by hand, so that they can be invalid in every way.
 
 mod keys;
 
@@ -160,7 +160,7 @@ fn the_older_form_of_rsa_keys_and_several_keys_in_a_file_are_read() {
 }
 
 #[test]
-fn alg_none_is_refused_however_it_is_written() {
+fn alg_none_is_refused_in_every_spelling() {
     for alg in ["none", "None", "NONE", "nOnE", ""] {
         for verifier in [with_secret(), with_pem(&rsa_pem()).unwrap()] {
             let unsigned = token(&json!({"alg": alg}), &good_claims(), |_| Vec::new());
@@ -175,7 +175,7 @@ fn alg_none_is_refused_however_it_is_written() {
 }
 
 #[test]
-fn a_public_key_is_not_taken_for_a_secret() {
+fn a_public_key_is_not_used_as_a_secret() {
     let header = json!({"alg": "HS256"});
     for (text, der) in [
         (rsa_pem(), spki(RSA.public_key())),
@@ -202,7 +202,7 @@ fn other_algorithms_of_the_same_family_are_refused() {
 }
 
 #[test]
-fn a_token_that_was_touched_is_refused() {
+fn a_modified_token_is_refused() {
     let good = token(&json!({"alg": "HS256"}), &good_claims(), by_secret(SECRET.as_bytes()));
     assert!(with_secret().verify(&good, NOW_MS).is_ok());
     let parts: Vec<_> = good.split('.').collect();
@@ -226,17 +226,17 @@ fn a_token_that_was_touched_is_refused() {
 }
 
 #[test]
-fn keys_that_a_header_brings_along_are_not_used() {
+fn keys_in_a_header_are_not_used() {
     let header =
         json!({"alg": "EdDSA", "jwk": ed_jwk("mine"), "kid": "mine", "jku": "https://evil.com/keys"});
     assert!(is_bad(with_pem(&ec_pem()).unwrap().verify(&token(&header, &good_claims(), by_ed), NOW_MS)));
     let header = json!({"alg": "HS256", "crit": ["exp"]});
     let critical = token(&header, &good_claims(), by_secret(SECRET.as_bytes()));
-    assert!(is_bad(with_secret().verify(&critical, NOW_MS)), "what is critical must be understood");
+    assert!(is_bad(with_secret().verify(&critical, NOW_MS)), "an unknown critical extension is refused");
 }
 
 #[test]
-fn a_token_has_its_time() {
+fn a_token_is_valid_from_nbf_to_exp() {
     let claims = |claims: Value| says(&claims.to_string());
     assert!(claims(json!({"exp": NOW_S - 29})).is_ok(), "the leeway is 30 s");
     assert!(matches!(claims(json!({"exp": NOW_S - 30})), Err(AuthRefused::Expired)));
@@ -247,7 +247,7 @@ fn a_token_has_its_time() {
 }
 
 #[test]
-fn odd_numbers_neither_panic_nor_overflow() {
+fn unusual_numbers_neither_panic_nor_overflow() {
     let verified = |exp: &str| says(&format!("{{\"exp\":{exp}}}"));
     for exp in ["9223372036854775807", "18446744073709551615", "1e300", "99999999999999999999999999"] {
         assert_eq!(verified(exp).unwrap().expires_ms, i64::MAX, "{exp}");
@@ -279,7 +279,7 @@ fn odd_numbers_neither_panic_nor_overflow() {
 }
 
 #[test]
-fn payloads_that_are_no_claims_are_refused() {
+fn payloads_that_are_not_claims_are_refused() {
     let nested = format!("{{\"exp\":1e12,\"x\":{}1{}}}", "[".repeat(5_000), "]".repeat(5_000));
     for payload in ["", "null", "[]", "1", "\"exp\"", "{", "{\"exp\":1e12}x", &nested] {
         assert!(is_bad(says(payload)), "{payload}");
@@ -329,7 +329,7 @@ fn issuer_and_audience_must_be_the_configured_ones() {
     }
     let expired = json!({"exp": 1, "iss": "evil"}).to_string();
     let expired = token(&json!({"alg": "HS256"}), &expired, by_secret(SECRET.as_bytes()));
-    assert!(is_bad(verifier.verify(&expired, NOW_MS)), "that it has expired is not for others to know");
+    assert!(is_bad(verifier.verify(&expired, NOW_MS)), "others must not learn that it has expired");
 }
 
 #[test]

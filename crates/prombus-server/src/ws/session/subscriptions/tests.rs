@@ -1,4 +1,4 @@
-//! When a session gives back what is being read for it.
+//! Tests when a session returns events that are being read for it to its group.
 
 use super::super::delivery_rate::DeliveryRate;
 use super::Subscriptions;
@@ -21,7 +21,7 @@ use std::task::{Context, Poll, Waker};
 #[derive(Default)]
 struct Reading {
     waker: Mutex<Option<Waker>>,
-    /// What it was told, in order.
+    /// The calls that it got, in order.
     calls: Mutex<Vec<&'static str>>,
 }
 
@@ -97,7 +97,7 @@ struct Waiting {
 impl Waiting {
     fn new() -> Self {
         let options = ServerOptions::default();
-        let authenticator = Authenticator::new(&options.auth).expect("no auth needs nothing");
+        let authenticator = Authenticator::new(&options.auth).expect("an empty configuration is valid");
         let (_stop, stopping) = Stopping::new();
         let gateway = Gateway::new(Arc::clone(Bus::memory().backend()), authenticator, options, stopping);
         let spec = GroupSpec {
@@ -124,7 +124,7 @@ impl Waiting {
 }
 
 #[test]
-fn without_room_what_is_being_read_goes_to_other_members() {
+fn without_room_events_that_are_being_read_go_to_other_members() {
     let mut it = Waiting::new();
     let most = it.gateway.options.connections.max_queued_bytes;
     it.out.put_binary(&vec![0; most]);
@@ -133,7 +133,7 @@ fn without_room_what_is_being_read_goes_to_other_members() {
         it.pull(&mut DeliveryRate::new(None));
     }
     assert_eq!(it.member.calls(), ["stop_waiting"], "once");
-    // There is room again: it pulls, and is told again when there is none.
+    // With room it pulls again. Without room there is one more call.
     it.out = SendBuffer::new(None);
     it.pull(&mut DeliveryRate::new(None));
     it.out.put_binary(&vec![0; most]);
@@ -143,7 +143,7 @@ fn without_room_what_is_being_read_goes_to_other_members() {
 }
 
 #[test]
-fn over_the_rate_what_is_being_read_goes_to_other_members() {
+fn over_the_rate_events_that_are_being_read_go_to_other_members() {
     let mut it = Waiting::new();
     it.member.wake();
     let now = crate::clock::steady_ms();
@@ -156,7 +156,7 @@ fn over_the_rate_what_is_being_read_goes_to_other_members() {
 }
 
 #[test]
-fn a_broken_connection_gives_back_what_is_being_read_before_its_member_is_lost() {
+fn a_broken_connection_returns_events_that_are_being_read_before_its_member_is_lost() {
     let mut it = Waiting::new();
     it.subscriptions.lose(0);
     assert_eq!(it.member.calls(), ["stop_waiting", "lose"]);

@@ -1,10 +1,10 @@
-//! Where keys come from: which are used, which are not, and what is said then.
+//! Sources of keys: which keys are used, which are skipped, and the errors.
 
 use super::*;
 use aws_lc_rs::signature::ECDSA_P384_SHA384_FIXED_SIGNING;
 
 #[test]
-fn a_key_set_is_chosen_from_by_kid() {
+fn the_kid_selects_the_key_of_a_set() {
     let set = json!({"keys": [ed_jwk("one"), ec_jwk("two"), rsa_jwk("three")]}).to_string();
     let verifier = with_jwks(&set).unwrap();
     let verify = |header: Value, sign: fn(&[u8]) -> Vec<u8>| {
@@ -20,7 +20,7 @@ fn a_key_set_is_chosen_from_by_kid() {
 }
 
 #[test]
-fn secrets_of_a_key_set_work_and_what_cannot_be_used_is_skipped() {
+fn secrets_of_a_key_set_work_and_unusable_keys_are_skipped() {
     let secret = json!({"kty": "oct", "k": part(SECRET), "alg": "HS256"});
     let with = |name: &str, value: Value| {
         let mut key = ed_jwk("one");
@@ -62,7 +62,7 @@ fn secrets_of_a_key_set_work_and_what_cannot_be_used_is_skipped() {
 }
 
 #[test]
-fn keys_that_cannot_work_are_setup_errors() {
+fn unusable_keys_are_setup_errors() {
     let fault = |result: Result<JwtVerifier, AuthSetupError>| result.unwrap_err().to_string();
     assert!(matches!(JwtVerifier::new(&JwtOptions::default()), Err(AuthSetupError::NoKeys)));
     let weak = JwtKey::Secret("thirty-one bytes are not enough".to_owned());
@@ -74,7 +74,7 @@ fn keys_that_cannot_work_are_setup_errors() {
     );
 
     let p384 = EcdsaKeyPair::generate(&ECDSA_P384_SHA384_FIXED_SIGNING).unwrap();
-    assert!(fault(with_pem(&pem("PUBLIC KEY", spki(p384.public_key())))).contains("none of RSA"));
+    assert!(fault(with_pem(&pem("PUBLIC KEY", spki(p384.public_key())))).contains("unsupported public key"));
     let ring_pair = rcgen::KeyPair::generate().unwrap();
     assert!(fault(with_pem(&ring_pair.serialize_pem())).contains("private key"));
     let certificate = rcgen::generate_simple_self_signed(Vec::new()).unwrap().cert.pem();

@@ -1,4 +1,4 @@
-//! Where a follower's connection goes: to the leader, to this process if it begins to lead, or nowhere.
+//! Finds the destination of a follower's connection: the leader, or this process if it becomes the leader.
 
 use super::duty::{Duty, Leading};
 use super::state::SharedState;
@@ -11,21 +11,22 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// Pauses between two attempts to reach the leader.
+/// The first and the longest pause between two attempts to reach the leader.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(1);
 /// The error that clients get while no gateway leads.
-pub(super) const NO_LEADER: &str = "no gateway leads the store now";
+pub(super) const NO_LEADER: &str = "no gateway leads the store at the moment";
 
 /// Where a connection goes.
-pub(super) enum Way {
+pub(super) enum Destination {
     Relay(Arc<Leader>, Hop),
     Lead(Arc<Leading>),
-    Nowhere(ApiError),
+    /// There is none: the client gets this error.
+    None(ApiError),
 }
 
-impl Way {
-    /// Waits up to `engine_wait` for a leader that can be reached.
+impl Destination {
+    /// Waits up to `engine_wait` until a leader is reachable.
     pub(super) async fn find(shared: &SharedState, ends: Ends) -> Self {
         let deadline = Instant::now() + shared.parts.options.engine_wait;
         let mut duties = shared.duties.clone();
@@ -35,26 +36,27 @@ impl Way {
             let duty = duties.borrow_and_update().clone();
             tokio::select! {
                 biased;
-                () = shared.stopping.wait() => return Self::nowhere(&shared.stopping.reason()),
+                () = shared.stopping.wait() => return Self::none(&shared.stopping.reason()),
                 found = attempt(duty, ends, &mut reason, pause) => match found {
-                    Some(way) => return way,
+                    Some(destination) => return destination,
                     None => pause = (pause * 2).min(RETRY_MAX),
                 },
                 _ = duties.changed() => pause = RETRY_FIRST,
-                () = sleep_until(deadline) => return Self::nowhere(&reason),
+                () = sleep_until(deadline) => return Self::none(&reason),
             }
         }
     }
 
-    fn nowhere(reason: &dyn Display) -> Self {
-        Self::Nowhere(ApiError::new(ErrorCode::Unavailable, reason))
+    fn none(reason: &dyn Display) -> Self {
+        Self::None(ApiError::new(ErrorCode::Unavailable, reason))
     }
 }
 
-/// Tries once, and resolves when to try again. Waits indefinitely while there is no leader.
-async fn attempt(duty: Duty, ends: Ends, reason: &mut String, pause: Duration) -> Option<Way> {
+/// Tries once. After a failure it resolves to `None` after the pause, when it is time for the next attempt. While there is no
+/// leader, it does not resolve.
+async fn attempt(duty: Duty, ends: Ends, reason: &mut String, pause: Duration) -> Option<Destination> {
     let leader = match duty {
-        Duty::Leading(leading) => return Some(Way::Lead(leading)),
+        Duty::Leading(leading) => return Some(Destination::Lead(leading)),
         Duty::Following(Some(leader)) => leader,
         Duty::Following(None) => {
             NO_LEADER.clone_into(reason);
@@ -63,9 +65,9 @@ async fn attempt(duty: Duty, ends: Ends, reason: &mut String, pause: Duration) -
     };
     *reason = HopError::Late(leader.endpoint.address.clone()).to_string();
     match leader.connect(ends).await {
-        Ok(hop) => Some(Way::Relay(leader, hop)),
-        // Waiting does not help: the configuration has to change.
-        Err(error @ HopError::Plain(_)) => Some(Way::nowhere(&error)),
+        Ok(hop) => Some(Destination::Relay(leader, hop)),
+        // A retry does not help: the configuration has to change.
+        Err(error @ HopError::Plain(_)) => Some(Destination::none(&error)),
         Err(error) => {
             *reason = error.to_string();
             sleep(pause).await;
