@@ -30,7 +30,7 @@ impl Clock for SystemClock {
 pub struct Options {
     /// Size of a segment file. Default: 64 MiB. A change applies to new segments only.
     pub segment_bytes: u64,
-    /// Size of the segment that is reserved for a full disk. Default: 4 MiB.
+    /// Size of each of the two segments that are reserved for a full disk. Default: 4 MiB.
     pub reserve_bytes: u64,
     /// Number of segments that are prepared in advance. Default: 1.
     pub prepared_segments: usize,

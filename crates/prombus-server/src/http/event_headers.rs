@@ -8,7 +8,7 @@ use prombus_protocol::{MAX_HEADER_NAME_BYTES, MAX_HEADER_VALUE_BYTES};
 use std::collections::BTreeMap;
 
 /// Prefixes of excluded names. They match without a dash too: `X-CSRFToken` is excluded.
-const EXCLUDED: [&str; 10] = [
+const EXCLUDED: [&str; 11] = [
     "x-forwarded",
     "x-real-ip",
     "x-api-key",
@@ -19,6 +19,7 @@ const EXCLUDED: [&str; 10] = [
     "x-xsrf",
     "x-amz",
     "x-access-token",
+    "x-session",
 ];
 
 /// The event's headers, names in lower case.
@@ -87,6 +88,7 @@ mod tests {
             "x-amz-date",
             "x-amzn-trace-id",
             "x-access-token",
+            "x-session-token",
         ];
         for name in names {
             headers.insert(name, HeaderValue::from_static("1"));
