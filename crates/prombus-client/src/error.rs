@@ -12,7 +12,7 @@ pub enum ClientError {
     Address {
         /// The text.
         text: String,
-        /// What is wrong with it.
+        /// The problem with it.
         why: String,
     },
     /// The server cannot be reached.
@@ -58,7 +58,7 @@ pub enum ClientError {
     Answer {
         /// The server's address.
         address: String,
-        /// What is wrong with the response.
+        /// The problem with the response.
         why: String,
     },
 }

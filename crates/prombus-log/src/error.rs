@@ -15,7 +15,7 @@ pub enum OpenError {
     NotALog {
         /// The folder.
         folder: String,
-        /// A file in it that does not belong to a log. `None` if there is no such file.
+        /// A file in it that does not belong to a log. `None` if it has only files of a log.
         example: Option<String>,
     },
     /// The folder contains files of a log, but the manifest that lists them is missing.
@@ -89,7 +89,7 @@ pub enum OpenError {
         /// The error of [`State::restore`](crate::State::restore).
         reason: String,
     },
-    /// A file that is needed cannot be read, and there is no second copy of its content. The folder is unchanged.
+    /// A file that is needed cannot be read, and its content has no second copy. The folder is unchanged.
     #[error(
         "{folder}: cannot read {file} at position {position}, which holds acknowledged events or group state; \
          retry when the disk can be read again, or list what is unreadable with `prombus repair --data {folder}`"
@@ -291,7 +291,7 @@ pub struct Fault {
     pub seq: Option<u64>,
     /// The last affected seq.
     pub last_seq: Option<u64>,
-    /// What is damaged.
+    /// The damaged part.
     pub what: FaultKind,
 }
 

@@ -23,7 +23,7 @@ pub enum JsonError {
     Syntax {
         /// The byte position of the error.
         position: usize,
-        /// What is wrong there.
+        /// The problem there.
         what: &'static str,
     },
     /// Nested deeper than [`MAX_NESTING`](crate::limits::MAX_NESTING).
@@ -278,7 +278,7 @@ mod tests {
         "123456789012345678901234567890",
         "  [ ]  ",
         "\t\r\n{ \"a\" : 1 , \"b\" : [ 2 , 3 ] }",
-        "\"\u{e9}\u{4e2d}\u{1f600} and quite a lot of plain text behind it\"",
+        "\"\u{e9}\u{4e2d}\u{1f600} and quite a lot of plain text after it\"",
         "\"\u{7f}\u{80}\"",
         "[[[[[[]]]],{}],[{}]]",
         "true",

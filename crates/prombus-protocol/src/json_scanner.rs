@@ -10,7 +10,7 @@ use crate::limits::MAX_NESTING;
 const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
 const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
 
-/// What is wrong at the position where a scanner stopped.
+/// The problem at the position where a scanner stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JsonFault {
     Value,

@@ -49,7 +49,7 @@ pub enum TopicError {
     },
 }
 
-/// What is wrong with a name, in a form that `const` code can create.
+/// The problem with a name, in a form that `const` code can create.
 #[derive(Clone, Copy)]
 pub(crate) enum NameFault {
     Empty,

@@ -82,7 +82,7 @@ pub struct ConnectionLimits {
     pub drain_timeout: Duration,
 }
 
-/// Rate limits of connections; `None` is no limit. Rates of topics are settings of the topics (`publish_rate`).
+/// Rate limits of connections; `None` means unlimited. Rates of topics are settings of the topics (`publish_rate`).
 #[derive(Clone, Debug, Default)]
 pub struct RateOptions {
     /// Events that one connection may publish.

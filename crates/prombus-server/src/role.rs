@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub enum ServerRole {
     /// Another process leads. Connections are relayed to it.
     Following {
-        /// The leader; `None` while there is no known leader, or while this process is taking over.
+        /// The leader; `None` while no leader is known, or while this process is taking over.
         leader: Option<LeaderEndpoint>,
     },
     /// This process leads, and serves connections itself.

@@ -28,7 +28,7 @@ pub struct Server {
     connections_max: usize,
 }
 
-/// The store behind the server.
+/// The store of the server.
 enum Serving {
     /// A backend of its own, from start to end.
     One { gateway: Arc<Gateway>, stop: StopSender },

@@ -115,7 +115,7 @@ pub enum StoreError {
 pub struct SettingError {
     /// The setting.
     pub name: &'static str,
-    /// What is wrong with the value, or which values are allowed.
+    /// The problem with the value, or which values are allowed.
     pub why: String,
 }
 

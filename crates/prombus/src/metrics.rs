@@ -67,7 +67,7 @@ pub struct StoreFigures {
     pub commit_batch_events: HistogramFigures,
     /// Bytes that it keeps.
     pub bytes: u64,
-    /// Whether there is no room for more events, or soon will be none.
+    /// Whether the storage is full or almost full.
     pub is_full: bool,
     /// Damaged places that were found since it was opened.
     pub faults: u64,

@@ -11,7 +11,7 @@ use std::str::FromStr;
 pub struct Problem {
     /// The path, e.g. `auth.token[0].hash`.
     pub path: String,
-    /// What is wrong.
+    /// The problem.
     pub why: String,
 }
 

@@ -101,7 +101,7 @@ fn the_default_file_has_every_key_and_no_other() {
     for Setting { path, .. } in definitions::all() {
         assert!(seen.contains(*path), "{path} is not in the default file");
     }
-    // The files that the examples name do not exist; there are no other problems.
+    // The files that the examples name do not exist; nothing else is reported.
     for line in check("d", &uncommented(true)) {
         assert!(line.contains("no such file"), "{line}");
     }

@@ -317,10 +317,10 @@ fn a_replay_copies_the_events_that_match_all_filters_once() {
 
 #[test]
 fn errors_say_what_to_do() {
-    let nobody = run(&["topic", "list", "--url", "http://127.0.0.1:1"]);
-    assert_eq!(nobody.code, Some(1));
+    let unreachable = run(&["topic", "list", "--url", "http://127.0.0.1:1"]);
+    assert_eq!(unreachable.code, Some(1));
     for word in ["http://127.0.0.1:1", "is `prombus serve` running there?", "--url"] {
-        assert!(nobody.stderr.contains(word), "{word}: {}", nobody.stderr);
+        assert!(unreachable.stderr.contains(word), "{word}: {}", unreachable.stderr);
     }
     let folder = TempFolder::new();
     let serving = with_token(&folder, "secret");

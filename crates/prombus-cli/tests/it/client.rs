@@ -109,7 +109,7 @@ fn a_subscription_delivers_settles_and_survives_a_kill_of_the_server() {
             }
         }
         assert_eq!(numbers, (0..300).filter(|number| *number != 7).collect::<Vec<_>>());
-        // The loop above may have nacked the second attempt already; there is no third.
+        // The loop above may have nacked the second attempt already, which was the last one.
         let mut dead_letters = subscribe("dlq.orders.new", "repair").await.unwrap();
         if server.count("dlq.orders.new") == 0 {
             let again = orders.next().await.unwrap().unwrap();

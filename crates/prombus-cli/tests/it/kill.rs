@@ -184,7 +184,7 @@ fn check_export(exported: &[Exported], sent: &[Sent]) -> usize {
             ok_count += 1;
         }
     }
-    assert!(by_payload.is_empty(), "nobody published these: {:?}", by_payload.keys());
+    assert!(by_payload.is_empty(), "these were never published: {:?}", by_payload.keys());
     ok_count
 }
 

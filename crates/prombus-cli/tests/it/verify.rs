@@ -9,7 +9,7 @@ const EVENTS: u64 = 50;
 async fn filled(folder: &TempFolder) -> Bus {
     let bus = Bus::open(folder.path()).await.unwrap();
     for number in 0..EVENTS {
-        bus.publish("orders", &format!("order number {number} for somebody")).await.unwrap();
+        bus.publish("orders", &format!("order number {number} for a customer")).await.unwrap();
     }
     bus
 }

@@ -122,8 +122,7 @@ impl SegmentLiveness<'_> {
         let mut rest = &small[..];
         while let Some(first) = rest.first() {
             let end_ms = first.row.expires_ms.saturating_add(span_ms);
-            let (together, later) =
-                rest.split_at(rest.partition_point(|kept| kept.row.expires_ms <= end_ms));
+            let (together, later) = rest.split_at(rest.partition_point(|kept| kept.row.expires_ms <= end_ms));
             rest = later;
             // A file over the limit is deleted as a whole, so no file may be a large part of the limit.
             let mut bytes = 0;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// The size of a piece: a job may rest after each.
 pub(crate) const JOB_PIECE_BYTES: u64 = 1 << 20;
-/// After less work than this there is no rest: a very short rest would take longer than intended.
+/// After less work than this the job does not rest: a very short rest would take longer than intended.
 const SHORTEST_WORK: Duration = Duration::from_micros(500);
 
 /// The running jobs.
@@ -128,7 +128,7 @@ impl<'a> Pace<'a> {
         if worked < SHORTEST_WORK {
             return !jobs.is_stopped();
         }
-        // On a full disk there is no rest, because publishers need the space that cleaning frees.
+        // On a full disk the job does not rest, because publishers need the space that cleaning frees.
         let pause = worked * (100 - self.duty_percent) / self.duty_percent;
         let may_continue = if self.queue.is_full() { !jobs.is_stopped() } else { jobs.pause(pause) };
         self.since = Instant::now();

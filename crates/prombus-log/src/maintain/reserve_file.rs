@@ -17,7 +17,7 @@ pub(crate) struct ReserveFile {
 }
 
 impl ReserveFile {
-    /// Creates the file if it does not exist or is too small for a checkpoint. Does nothing if there is no room.
+    /// Creates the file if it does not exist or is too small for a checkpoint. Does nothing if the disk is full.
     pub(crate) fn hold(
         &mut self,
         storage: &dyn Storage,

@@ -90,7 +90,7 @@ impl Recovery {
         Ok(index)
     }
 
-    /// Writes an index file. If there is no room for it, the index stays in memory.
+    /// Writes an index file. If the disk is full, the index stays in memory.
     fn write_index(
         &self,
         segment: &Segment,

@@ -114,7 +114,7 @@ impl Plan {
             topic_bytes: tail.topic_bytes,
         };
         self.events.push((event.clone(), place));
-        // A later event of the same commit may have the same id, whoever generated it.
+        // A later event of the same commit may have the same id, chosen or generated.
         seen.insert(name, tail.to);
         self.answer.newest.insert(event.topic, tail.to);
         Published { id, seq: tail.to, duplicate: false }

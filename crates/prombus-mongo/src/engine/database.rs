@@ -53,7 +53,7 @@ pub struct MongoDatabase {
     pub(crate) bytes: AtomicU64,
 }
 
-/// What is known before the store is taken over.
+/// The facts that are known before the store is taken over.
 pub(crate) struct Identity {
     pub(crate) term: u64,
     pub(crate) writer_token: [u8; 16],

@@ -41,7 +41,7 @@ struct Held {
 }
 
 impl Claims {
-    /// Takes the rows that a worker settles or releases, grouped by token. They are no longer held.
+    /// Takes the rows that a worker settles or releases, grouped by token. The worker gives them up.
     fn take<'a>(&self, worker: &str, rows: impl Iterator<Item = &'a String>) -> BTreeMap<String, Vec<Bson>> {
         let mut held = self.held.lock();
         let mut by_token: BTreeMap<String, Vec<Bson>> = BTreeMap::new();

@@ -40,7 +40,7 @@ fn mongod_path() -> PathBuf {
     }
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let path = workspace.join("target/tools/mongod-6.0.5/mongod");
-    assert!(path.exists(), "there is no mongod at {}: run tests/mongodb/install", path.display());
+    assert!(path.exists(), "no mongod at {}: run tests/mongodb/install", path.display());
     path
 }
 

@@ -100,7 +100,7 @@ async fn serve(kind: &str, database: &Database, bus: &Bus, is_busy: bool) {
                 }
             }
         }
-        other => panic!("there is no service {other}"),
+        other => panic!("unknown service {other}"),
     }
     say("DONE");
 }

@@ -25,7 +25,7 @@ use uuid::Uuid;
 pub struct FrameError {
     /// `bad_json`, `bad_request` or `bad_topic`.
     pub code: ErrorCode,
-    /// What is wrong, for people.
+    /// The problem, for people.
     pub msg: String,
     /// The frame's `corr` as it came, if it could be read.
     pub corr: Option<String>,

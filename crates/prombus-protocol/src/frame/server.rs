@@ -60,7 +60,7 @@ pub struct ErrFrame {
     /// The kind of error. A code that this version does not know is read as `internal`.
     #[serde(deserialize_with = "code_or_internal")]
     pub code: ErrorCode,
-    /// What is wrong, for people.
+    /// The problem, for people.
     #[serde(default)]
     pub msg: String,
     /// `rate_limited`: the time to wait before the next try.

@@ -9,7 +9,7 @@ pub enum OptionError {
     /// The options as a whole cannot be read.
     #[error("options cannot be read: {why}")]
     Unreadable {
-        /// What is wrong.
+        /// The problem.
         why: String,
     },
     /// An id that is not a UUID.
@@ -39,7 +39,7 @@ pub enum OptionError {
         field: String,
         /// The value.
         got: String,
-        /// What is allowed.
+        /// The allowed values.
         allowed: &'static str,
     },
     /// A text that is too long or too short.

@@ -107,7 +107,7 @@ impl Guard {
     }
 }
 
-/// An entry of `allowed_hosts`. An IPv6 address needs no brackets here, because there is no port.
+/// An entry of `allowed_hosts`. An IPv6 address needs no brackets here, because an entry has no port.
 fn configured_host(text: &str) -> Option<Host> {
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let ip = bare.parse::<Ipv6Addr>().map(|ip| Host::Ip(IpAddr::from(ip).to_canonical()));

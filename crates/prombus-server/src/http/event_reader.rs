@@ -213,7 +213,7 @@ pub(super) fn only_topic(pattern: &Pattern, why: &str) -> Result<Topic, ApiError
     pattern.as_topic().ok_or_else(|| ApiError::bad_request(format!("{why} needs one topic, not a pattern")))
 }
 
-/// `None` if there are no bytes.
+/// `None` for an empty input.
 pub(super) fn non_empty(out: Vec<u8>) -> Option<Bytes> {
     (!out.is_empty()).then(|| out.into())
 }

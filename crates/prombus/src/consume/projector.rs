@@ -117,7 +117,7 @@ pub struct Projector<P: Projection> {
     position: Option<InputPosition>,
     /// Changes that are not published yet.
     pending: Pending,
-    /// The seq that the next state event gets if there is no other writer in the output topic; 0 after one was found.
+    /// The seq that the next state event gets if nothing else writes to the output topic; 0 after one was found.
     next_output: u64,
     /// The last seq of the input when the projector was opened. Below it, the projector is catching up.
     end_at_open: u64,

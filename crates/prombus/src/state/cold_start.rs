@@ -61,7 +61,7 @@ impl State {
         self.events.len()
     }
 
-    /// Whether there are no keys.
+    /// Whether the state has no keys.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }

@@ -151,7 +151,7 @@ impl Rig {
     pub fn info(&self, topic: &str, group: &str) -> GroupInfo {
         let groups = self.done(Box::pin(self.bus.groups())).expect("lists groups");
         let found = groups.into_iter().find(|info| info.topic == topic && info.group == group);
-        found.unwrap_or_else(|| panic!("there is no group {group} on {topic}"))
+        found.unwrap_or_else(|| panic!("group {group} on {topic} does not exist"))
     }
 
     pub fn floor(&self, topic: &str, group: &str) -> u64 {

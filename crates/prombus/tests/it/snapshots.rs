@@ -167,7 +167,7 @@ async fn a_new_topic_with_snapshots_wakes_maintenance() {
     bus.publish("kv", "1").key("k").await.expect("publishes");
     let published = Instant::now();
     while bus.backend().topic("kv.snapshot").is_none() {
-        assert!(published.elapsed() < Duration::from_millis(3_500), "there is no snapshot yet");
+        assert!(published.elapsed() < Duration::from_millis(3_500), "no snapshot was published in time");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(published.elapsed() >= Duration::from_millis(190), "{:?}", published.elapsed());

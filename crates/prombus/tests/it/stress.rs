@@ -138,7 +138,7 @@ async fn operator(bus: Bus, seen: Arc<Seen>, mut random: Random) {
                 0 => bus.seek(topic, name, Start::Earliest).await.expect("seeks"),
                 1 => {
                     let unknown = Start::AfterId(prombus::Uuid::from_u128(5));
-                    bus.seek(topic, name, unknown).await.expect_err("there is no such event");
+                    bus.seek(topic, name, unknown).await.expect_err("the event does not exist");
                 }
                 2 => drop(bus.groups().await.expect("lists groups")),
                 3 => {

@@ -92,7 +92,7 @@ impl History {
         let want = self.random.one_of([1, 10, 100]);
         let durable = u64::MAX;
         self.group.reserve(self.member, want, None, self.now, durable, &mut redelivered, &mut reserved);
-        assert_eq!(redelivered, [], "there are no redeliveries in this test");
+        assert_eq!(redelivered, [], "this test has no redeliveries");
         let mut unreadable = Vec::new();
         for range in reserved {
             let end = (range.first_seq..=range.last_seq).find(|seq| self.hidden.contains(seq));

@@ -256,7 +256,7 @@ fn while_disconnected_nothing_is_extended_and_leases_expire() {
 fn the_limit_of_extensions_counts_from_the_start_of_handling_and_again_from_an_adoption() {
     let mut it = Fixture::new(true);
     let lease = it.queue(1);
-    assert_eq!(it.pass_extended(20 * LEASE), 40, "there is no limit while it waits");
+    assert_eq!(it.pass_extended(20 * LEASE), 40, "unlimited while it waits");
     assert!(lease.take(it.now));
     it.pass_extended(4 * LEASE);
     it.reconnect();

@@ -215,8 +215,8 @@ fn an_admin_reads_no_events_without_subscribe() {
 
 #[test]
 fn without_scopes_nothing_is_allowed() {
-    let nobody = principal("nobody", &[], &[rule(Effect::Allow, &[], &[])]);
-    assert!(!nobody.may_publish("a") && !nobody.may_subscribe("a", None) && !nobody.is_admin());
+    let powerless = principal("powerless", &[], &[rule(Effect::Allow, &[], &[])]);
+    assert!(!powerless.may_publish("a") && !powerless.may_subscribe("a", None) && !powerless.is_admin());
 }
 
 #[test]

@@ -48,7 +48,7 @@ pub(super) struct Subscription {
 pub(super) enum Pulled {
     /// This many events were written; there may be more.
     Some(u32),
-    /// There are no events now.
+    /// No events are available now.
     None,
 }
 

@@ -44,7 +44,7 @@ impl Groups {
                 );
                 true
             }
-            // There is no room, or a member has just joined.
+            // The engine has no room, or a member has just joined.
             Ok(Tried::Busy) | Err(_) => {
                 let is_gone = cell.is_deleted();
                 if !is_gone {

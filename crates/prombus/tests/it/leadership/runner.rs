@@ -219,7 +219,7 @@ async fn a_process_that_finds_a_newer_term_in_the_store_continues_above_it() {
     let other = SimulatedStore::new(&database, fast_network());
     let takeover = Takeover { term: 40, was_released: false };
     drop(other.lead(takeover, Arc::new(clock.clone())).await.expect("opens"));
-    // There is no lease record, as if it had been deleted.
+    // The lease record is missing, as if it had been deleted.
     let a = Node::start("a", &database, &clock);
     assert_eq!(a.until_leading().await.0, 41);
     assert!(a.had("TakingOver(term 1)") && !a.had("TakingOver(term 2)"), "{:?}", a.roles);
