@@ -101,7 +101,7 @@ async function openIn(modules: string | undefined): Promise<string> {
 }
 
 test("openDatabase takes node:sqlite, else better-sqlite3, else says what is missing", async () => {
-  const missing = "there is no SQLite: node:sqlite needs Node 22.5 or later, and better-sqlite3 is not installed";
+  const missing = "no SQLite driver found: node:sqlite needs Node 22.5 or later, and better-sqlite3 is not installed";
   expect(await openIn(undefined)).toBe(hasNodeSqlite ? "DatabaseSync wal" : missing);
   if (better === undefined || hasNodeSqlite) return;
   expect(await openIn(join(require.resolve("better-sqlite3/package.json"), "../.."))).toBe("Database wal");
@@ -211,7 +211,7 @@ describe.each(drivers)("%s", (_name, open) => {
     expect(Math.abs((claimed[0]?.ts ?? 0) - before)).toBeLessThan(2_000);
     expect(rows(db).map((row) => row["status"])).toEqual(["claimed", "claimed", "dead", "dead", "dead", "claimed"]);
     expect(rows(db).slice(2, 5).map((row) => row["last_err"])).toEqual([
-      expect.stringContaining("the payload is not JSON"), "the headers are not a JSON object of texts", "the payload is not UTF-8",
+      expect.stringContaining("the payload is not JSON"), "the headers are not a JSON object of strings", "the payload is not UTF-8",
     ]);
   });
 

@@ -137,11 +137,11 @@ describe.skipIf(!hasMongod())("MongoOutbox", () => {
     ]);
     const dead = await rows().find({ status: "dead" }).sort({ $natural: 1 }).toArray();
     expect(dead.map(({ _id, last_err }) => [_id, last_err])).toEqual([
-      ["no topic", "the row has no topic"], ["topic", "the topic is not a text"], ["headers", "the headers are not an object of texts"],
-      ["header list", "the headers are not an object of texts"], ["key", "the key is not a text"], ["ts", "the ts is not a whole number"],
-      ["id", "the id is not a text"], [18, "the row has no id, and its _id is neither a text nor an ObjectId"],
+      ["no topic", "the row has no topic"], ["topic", "the topic is not a string"], ["headers", "the headers are not an object of strings"],
+      ["header list", "the headers are not an object of strings"], ["key", "the key is not a string"], ["ts", "the ts is not a whole number"],
+      ["id", "the id is not a string"], [18, "the row has no id, and its _id is neither a string nor an ObjectId"],
       ["no payload", "the row has no payload"], ["bad json", expect.stringContaining("the payload_json is not JSON")],
-      ["json type", "the payload_json is not a text"],
+      ["json type", "the payload_json is not a string"],
     ]);
     for (const it of dead) {
       expect(it["attempts"]).toBe(1);
