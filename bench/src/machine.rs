@@ -37,7 +37,7 @@ impl Machine {
     ///
     /// # Errors
     /// When the folder is in memory, or can't be written.
-    pub fn look(folder: &Path) -> anyhow::Result<Self> {
+    pub fn detect(folder: &Path) -> anyhow::Result<Self> {
         let kind = rustix::fs::statfs(folder)?.f_type as i64;
         if kind == TMPFS || kind == RAMFS {
             bail!("{} is in memory: --data must be on a disk, or syncing costs nothing", folder.display());
@@ -165,7 +165,7 @@ mod tests {
         if !folder.is_dir() {
             return;
         }
-        assert!(Machine::look(folder).unwrap_err().to_string().contains("in memory"));
+        assert!(Machine::detect(folder).unwrap_err().to_string().contains("in memory"));
     }
 
     #[test]

@@ -104,7 +104,7 @@ fn compare(args: &Args) -> anyhow::Result<bool> {
     let mut results = Results {
         date,
         revision,
-        machine: Machine::look(data.folder())?,
+        machine: Machine::detect(data.folder())?,
         payload_bytes: plan.payload_bytes,
         window: plan.window,
         seconds: args.seconds,

@@ -17,7 +17,7 @@ pub fn page(results: &Results, raw: &str) -> String {
     put_latencies(&mut page, results);
     put_cpu(&mut page, results);
     put_alone(&mut page, results);
-    put_books(&mut page, results);
+    put_accounting(&mut page, results);
     put_settings(&mut page, results);
     page
 }
@@ -222,7 +222,7 @@ fn put_alone(page: &mut String, results: &Results) {
     page.push('\n');
 }
 
-fn put_books(page: &mut String, results: &Results) {
+fn put_accounting(page: &mut String, results: &Results) {
     page.push_str(
         "## Books\n\nEvery message is numbered; each must be answered once, and come to each group once and in order.\n\n\
          | | sent | answered | delivered | lost | doubled | out of order |\n|---|---:|---:|---:|---:|---:|---:|\n",

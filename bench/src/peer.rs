@@ -110,12 +110,12 @@ impl Server {
 
     fn run_here(&self, plan: &Plan) -> anyhow::Result<Measurement> {
         let mut ledger = Ledger::new(plan.publishers, plan.topics, plan.groups);
-        let (ledger, id, tell) = (&mut ledger, Some(self.process.id()), &mut |_| {});
+        let (ledger, id, on_progress) = (&mut ledger, Some(self.process.id()), &mut |_| {});
         match &self.target {
-            AnyTarget::Prombus(target) => client::run(target, plan, ledger, id, tell),
-            AnyTarget::Redis(target) => client::run(target, plan, ledger, id, tell),
-            AnyTarget::Nats(target) => client::run(target, plan, ledger, id, tell),
-            AnyTarget::Amqp(target) => client::run(target, plan, ledger, id, tell),
+            AnyTarget::Prombus(target) => client::run(target, plan, ledger, id, on_progress),
+            AnyTarget::Redis(target) => client::run(target, plan, ledger, id, on_progress),
+            AnyTarget::Nats(target) => client::run(target, plan, ledger, id, on_progress),
+            AnyTarget::Amqp(target) => client::run(target, plan, ledger, id, on_progress),
         }
     }
 }

@@ -20,9 +20,9 @@ pub struct Step {
 }
 
 /// The warm-up, what comes after the last message, and syncing: about so long.
-const AROUND: Duration = Duration::from_secs(1);
+const OVERHEAD: Duration = Duration::from_secs(1);
 /// Between runs. The data of the run before was deleted, and file systems that tell the disk so keep it busy for seconds.
-const REST: Duration = Duration::from_secs(3);
+const DISK_SETTLE_TIME: Duration = Duration::from_secs(3);
 
 /// All runs in their order. Server 0 is prombus; the servers take turns in being first.
 #[must_use]
@@ -46,7 +46,7 @@ pub fn schedule(loads: &[Load], servers: usize, runs: usize) -> Vec<Step> {
 /// About how long these runs take together.
 #[must_use]
 pub fn estimate(steps: &[Step], peers: &[Peer], times: Times) -> Duration {
-    steps.iter().map(|step| REST + AROUND + peers[step.server].start_time() + step.load.length(times)).sum()
+    steps.iter().map(|step| DISK_SETTLE_TIME + OVERHEAD + peers[step.server].start_time() + step.load.length(times)).sum()
 }
 
 /// The loads of these names, in the order of the tables; all, if none is named.
@@ -90,7 +90,7 @@ pub fn peers_named(peers: Vec<Peer>, names: &[String]) -> anyhow::Result<Vec<Pee
 /// Does one run on a fresh server, with its data in `folder`, which is gone afterwards.
 pub fn perform(step: &Step, peer: &Peer, times: Times, folder: &Path) -> Sample {
     rustix::fs::sync();
-    std::thread::sleep(REST);
+    std::thread::sleep(DISK_SETTLE_TIME);
     rustix::fs::sync();
     let outcome = run(step, peer, times, folder);
     let (measurement, error) = match outcome {

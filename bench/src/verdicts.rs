@@ -64,7 +64,7 @@ const WANTED: [(&str, &str, Figure, Bound); 18] = [
 ];
 
 /// The rate of a load of prombus alone, as a part of that of the same load without its burden.
-const HELD: [(&str, &str, f64); 4] = [
+const WANTED_ALONE: [(&str, &str, f64); 4] = [
     ("client-ids", "publish", 0.85),
     ("client-ids-4", "publish-4", 0.85),
     ("sustained", "publish", 0.75),
@@ -108,7 +108,7 @@ pub fn verdicts(results: &Results) -> Vec<Verdict> {
         let measured = keeps_up(peer).then_some(ratio);
         Some(Verdict { title, beside: peer.into(), measured, wanted, unit: "x", is_reached })
     });
-    let held = HELD.iter().filter_map(|&(load, base, part)| {
+    let held = WANTED_ALONE.iter().filter_map(|&(load, base, part)| {
         let title = Load::named(load)?.title.into();
         let beside = Load::named(base)?.title.into();
         let ratio =

@@ -4,7 +4,7 @@ use anyhow::Context;
 use clap::Parser;
 use prombus_compare::data_folder::{Data, stop_on_signals};
 use prombus_compare::growth::dimension::{Dimension, Limits};
-use prombus_compare::growth::measure::Stage;
+use prombus_compare::growth::measure::Runner;
 use prombus_compare::growth::results::{Growth, Measured};
 use prombus_compare::growth::{backlog, page, picture};
 use prombus_compare::machine::{Machine, date_and_revision};
@@ -81,27 +81,27 @@ fn grow(args: &Args) -> anyhow::Result<bool> {
     let prombus = args.prombus.clone().unwrap_or_else(|| beside.join("prombus"));
     let data = Data::new(args.data.as_deref().unwrap_or_else(|| beside.parent().unwrap_or(beside)))?;
     stop_on_signals(&data)?;
-    let stage = Stage {
+    let runner = Runner {
         peer: PrombusPeer::new(&prombus)?,
         folder: data.folder().join("server"),
         runs: args.runs,
         time: Duration::from_secs_f64(args.seconds),
     };
     if dimensions.contains(&Dimension::Backlog) {
-        backlog::check_room(&stage, &Dimension::Backlog.points(limits))?;
+        backlog::check_room(&runner, &Dimension::Backlog.points(limits))?;
     }
     raise_descriptor_limit()?;
     std::fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
 
     let (date, revision) = date_and_revision()?;
-    let machine = Machine::look(data.folder())?;
+    let machine = Machine::detect(data.folder())?;
     let mut growth = earlier(&args.out, &machine).unwrap_or_default();
     growth.machine = machine;
     for dimension in dimensions {
         let points = dimension.points(limits);
         let rows = match dimension {
-            Dimension::Backlog => backlog::measure(&stage, &points),
-            _ => stage.measure(dimension, &points),
+            Dimension::Backlog => backlog::measure(&runner, &points),
+            _ => runner.measure(dimension, &points),
         };
         growth.put(Measured {
             name: dimension.name().into(),

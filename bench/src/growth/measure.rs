@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// What all runs have in common.
 #[derive(Debug)]
-pub struct Stage {
+pub struct Runner {
     /// The server's program.
     pub peer: PrombusPeer,
     /// The folder for the server's data, made and taken away each time.
@@ -27,7 +27,7 @@ pub struct Stage {
 }
 
 /// The disk has so long to be done with files that were taken away: what it does behind a discard would be in the figures.
-const REST: Duration = Duration::from_secs(3);
+const DISK_SETTLE_TIME: Duration = Duration::from_secs(3);
 
 /// A server at work.
 #[derive(Debug)]
@@ -38,14 +38,14 @@ pub(super) struct GrowthServer {
 
 impl GrowthServer {
     /// Runs a plan, with books of its own.
-    pub(super) fn run(&self, plan: &Plan, tell: &mut dyn FnMut(Progress)) -> anyhow::Result<Measurement> {
+    pub(super) fn run(&self, plan: &Plan, on_progress: &mut dyn FnMut(Progress)) -> anyhow::Result<Measurement> {
         let mut ledger = Ledger::new(plan.publishers, plan.topics, plan.groups);
-        client::run(&self.target, plan, &mut ledger, Some(self.process.id()), tell)
+        client::run(&self.target, plan, &mut ledger, Some(self.process.id()), on_progress)
             .map_err(|error| self.process.explain(error))
     }
 }
 
-impl Stage {
+impl Runner {
     /// Starts a server whose messages go to so many topics, with what is in the folder.
     pub(super) fn start(&self, topics: usize) -> anyhow::Result<GrowthServer> {
         std::fs::create_dir_all(&self.folder)?;
@@ -54,15 +54,15 @@ impl Stage {
     }
 
     /// Waits until the disk is done with what was before.
-    pub(super) fn rest(&self) {
+    pub(super) fn settle_disk(&self) {
         rustix::fs::sync();
-        std::thread::sleep(REST.min(self.time));
+        std::thread::sleep(DISK_SETTLE_TIME.min(self.time));
         rustix::fs::sync();
     }
 
     /// One run of a step on a server of its own.
     pub(super) fn run(&self, dimension: Dimension, point: Point) -> anyhow::Result<Measurement> {
-        self.rest();
+        self.settle_disk();
         let server = self.start(point.topics)?;
         if point.topics > 1 {
             let each_once = Plan {
@@ -84,7 +84,7 @@ impl Stage {
             for row in &mut rows {
                 let outcome = self.run(dimension, row.point());
                 let what = format!("{} {}, run {run}", dimension.name(), dimension.label(row.point()));
-                note(&what, outcome, &mut row.runs, &mut row.errors);
+                record_run(&what, outcome, &mut row.runs, &mut row.errors);
             }
         }
         rows
@@ -92,7 +92,7 @@ impl Stage {
 }
 
 /// Says how a run went and keeps it.
-pub(super) fn note(
+pub(super) fn record_run(
     what: &str,
     outcome: anyhow::Result<Measurement>,
     runs: &mut Vec<Measurement>,

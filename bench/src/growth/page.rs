@@ -2,7 +2,7 @@
 
 use super::dimension::Dimension;
 use super::results::{Growth, Measured, Row};
-use super::verdicts::{against, faults, must_show};
+use super::verdicts::{ratios, faults, backlog_goal};
 use crate::machine::Machine;
 use crate::page::{number, spread};
 use crate::results::{Figures, Spread};
@@ -27,7 +27,7 @@ pub fn page(growth: &Growth, raw: &str) -> String {
          `fdatasync` takes {sync_ms:.2} ms.\n",
         *memory_bytes as f64 / 1e9,
     );
-    if let Some((text, _)) = must_show(growth) {
+    if let Some((text, _)) = backlog_goal(growth) {
         let _ = writeln!(page, "{text}\n");
     }
     for measured in &growth.dimensions {
@@ -40,7 +40,7 @@ pub fn page(growth: &Growth, raw: &str) -> String {
 
 fn put_dimension(page: &mut String, dimension: Dimension, measured: &Measured) {
     let Measured { date, revision, runs, seconds, .. } = measured;
-    let (title, text) = words(dimension);
+    let (title, text) = title_and_text(dimension);
     let times = if *runs == 1 { "1 run".into() } else { format!("{runs} runs") };
     let _ = writeln!(page, "## {title}\n\n{text} {times} of {seconds} s, {date}, revision {revision}.\n");
     let columns = columns(dimension);
@@ -71,17 +71,17 @@ fn put_row(page: &mut String, dimension: Dimension, columns: &[Column], measured
     let label = dimension.label(row.point());
     let clean = if row.is_clean() { "" } else { " **not clean**" };
     let _ = write!(page, "| {label}{clean} |");
-    let Some((figures, against)) = Figures::of(&row.runs).zip(against(measured, row)) else {
+    let Some((figures, ratios)) = Figures::of(&row.runs).zip(ratios(measured, row)) else {
         let _ = writeln!(page, "{}", " **failed** |".repeat(columns.len() + 2));
         return;
     };
     for (_, cell) in columns {
         let _ = write!(page, " {} |", cell(row, &figures));
     }
-    let _ = writeln!(page, " {:.2}x | {:.2}x |", against.rate, against.cost);
+    let _ = writeln!(page, " {:.2}x | {:.2}x |", ratios.rate, ratios.cost);
 }
 
-fn words(dimension: Dimension) -> (&'static str, &'static str) {
+fn title_and_text(dimension: Dimension) -> (&'static str, &'static str) {
     match dimension {
         Dimension::Topics => (
             "Topics",

@@ -2,7 +2,7 @@
 
 use super::dimension::{Dimension, Point};
 use super::results::{Growth, Measured, Row};
-use super::verdicts::against;
+use super::verdicts::ratios;
 use crate::chart::{Line, LineChart, Panels, Scale, panels};
 
 /// The picture.
@@ -39,13 +39,13 @@ fn chart(measured: &Measured) -> Option<LineChart> {
     };
     let is_payload = dimension == Dimension::Payloads;
     let mut lines = vec![
-        line(&|row| Some(against(measured, row)?.cost)),
-        line(&|row| Some(against(measured, row)?.rate)),
+        line(&|row| Some(ratios(measured, row)?.cost)),
+        line(&|row| Some(ratios(measured, row)?.rate)),
     ];
     if is_payload {
         lines.push(line(&|row| Some(row.size as f64 / first)));
     }
-    let (title, subtitle) = words(dimension);
+    let (title, subtitle) = title_and_subtitle(dimension);
     Some(LineChart {
         title: title.into(),
         subtitle: subtitle.into(),
@@ -57,7 +57,7 @@ fn chart(measured: &Measured) -> Option<LineChart> {
     })
 }
 
-fn words(dimension: Dimension) -> (&'static str, &'static str) {
+fn title_and_subtitle(dimension: Dimension) -> (&'static str, &'static str) {
     match dimension {
         Dimension::Topics => ("Topics", "published to in turn over one connection"),
         Dimension::Groups => ("Groups", "each gets everything; for each delivery"),

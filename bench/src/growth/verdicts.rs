@@ -14,14 +14,14 @@ const ALLOWED: f64 = 1.2;
 
 /// A row against what it is compared with: 1 is the same.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Against {
+pub struct Ratios {
     /// CPU time of the server for each message or delivery.
     pub cost: f64,
     /// Messages or deliveries a second.
     pub rate: f64,
 }
 
-impl Against {
+impl Ratios {
     fn of(figures: &Figures, base: &Figures) -> Self {
         let ratio = |value: f64, of: f64| if of > 0.0 { value / of } else { 1.0 };
         Self {
@@ -41,8 +41,8 @@ impl Against {
 
 /// A row against the first one, or against the empty server beside it.
 #[must_use]
-pub fn against(measured: &Measured, row: &Row) -> Option<Against> {
-    Some(Against::of(&Figures::of(&row.runs)?, &measured.base(row)?))
+pub fn ratios(measured: &Measured, row: &Row) -> Option<Ratios> {
+    Some(Ratios::of(&Figures::of(&row.runs)?, &measured.base(row)?))
 }
 
 /// What grows faster than it must, in sentences; nothing, if all is well.
@@ -53,21 +53,21 @@ pub fn faults(measured: &Measured) -> Vec<String> {
     for (at, row) in measured.rows.iter().enumerate() {
         let what = format!("{} {}", dimension.label(row.point()), dimension.unit());
         let found = match dimension {
-            Dimension::Payloads => dearer_byte(&measured.rows[..=at]),
+            Dimension::Payloads => byte_cost_growth(&measured.rows[..=at]),
             Dimension::Connections => {
                 let before = &measured.rows[..at];
                 before.iter().rfind(|before| before.window == row.window).and_then(|before| {
-                    let against = Against::of(&Figures::of(&row.runs)?, &Figures::of(&before.runs)?);
+                    let ratios = Ratios::of(&Figures::of(&row.runs)?, &Figures::of(&before.runs)?);
                     let than = dimension.label(before.point());
-                    sentence([against.costs_more(), against.is_slower()], &format!("as with {than}"))
+                    sentence([ratios.costs_more(), ratios.is_slower()], &format!("as with {than}"))
                 })
             }
             // Deliveries of a few groups are slower because there are fewer of them.
             Dimension::Groups => {
-                against(measured, row).and_then(|against| sentence([against.costs_more()], ""))
+                ratios(measured, row).and_then(|ratios| sentence([ratios.costs_more()], ""))
             }
-            Dimension::Topics | Dimension::Backlog => against(measured, row)
-                .and_then(|against| sentence([against.costs_more(), against.is_slower()], "")),
+            Dimension::Topics | Dimension::Backlog => ratios(measured, row)
+                .and_then(|ratios| sentence([ratios.costs_more(), ratios.is_slower()], "")),
         };
         faults.extend(found.map(|found| format!("{what}: a message {found}")));
     }
@@ -81,7 +81,7 @@ fn sentence<const PARTS: usize>(parts: [Option<String>; PARTS], than: &str) -> O
 }
 
 /// Whether a byte of the last of these rows costs more than one of any before.
-fn dearer_byte(rows: &[Row]) -> Option<String> {
+fn byte_cost_growth(rows: &[Row]) -> Option<String> {
     let cost = |row: &Row| Some(Figures::of(&row.runs)?.server_cpu_us.median / row.size as f64);
     let (last, before) = rows.split_last()?;
     let least = before.iter().filter_map(cost).min_by(f64::total_cmp)?;
@@ -91,11 +91,11 @@ fn dearer_byte(rows: &[Row]) -> Option<String> {
 
 /// What must be shown of the largest backlog with many topics: whether live publishing lost less than a fifth.
 #[must_use]
-pub fn must_show(growth: &Growth) -> Option<(String, bool)> {
+pub fn backlog_goal(growth: &Growth) -> Option<(String, bool)> {
     let backlog =
         growth.dimensions.iter().find(|measured| measured.dimension() == Some(Dimension::Backlog))?;
     let row = backlog.rows.iter().rfind(|row| row.topics > 1)?;
-    let lost = (1.0 - against(backlog, row)?.rate) * 100.0;
+    let lost = (1.0 - ratios(backlog, row)?.rate) * 100.0;
     let is_shown = lost < 20.0;
     let (topics, events) = (number(row.topics as f64), number(row.size as f64));
     let outcome = if is_shown { "reached" } else { "**missed**" };
@@ -156,10 +156,10 @@ mod tests {
         let mut backlog = measured(Dimension::Backlog, &[(0, 100.0, 1.0), (50_000_000, 81.0, 1.0)]);
         backlog.rows[1].topics = 10_000;
         growth.put(backlog.clone());
-        let (text, is_shown) = must_show(&growth).unwrap();
+        let (text, is_shown) = backlog_goal(&growth).unwrap();
         assert!(is_shown && text.contains("cost live publishing 19 %"), "{text}");
         backlog.rows[1].runs[0].per_second = 79.0;
         growth.put(backlog);
-        assert!(must_show(&growth).unwrap().0.ends_with("less than 20 % is wanted: **missed**."));
+        assert!(backlog_goal(&growth).unwrap().0.ends_with("less than 20 % is wanted: **missed**."));
     }
 }

@@ -6,7 +6,7 @@ mod frame;
 use anyhow::{Context, bail};
 use frame::{Arguments, BASIC_ACK, BASIC_DELIVER, BASIC_QOS_OK, Frame, Kind};
 use prombus_bench::stamp::Stamp;
-use prombus_bench::wire::{Heard, Message, Target, Wire};
+use prombus_bench::wire::{Received, Message, Target, Wire};
 use std::collections::VecDeque;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -146,7 +146,7 @@ impl AmqpTarget {
         Ok(stream)
     }
 
-    fn words(&self) -> AmqpWire {
+    fn new_wire(&self) -> AmqpWire {
         let mut publish = Vec::new();
         Arguments::method(60, 40).short(0).string(&self.exchange).string("").octet(0).put(1, &mut publish);
         AmqpWire {
@@ -167,7 +167,7 @@ impl Target for AmqpTarget {
     fn publisher(&self, _publisher: usize) -> anyhow::Result<(TcpStream, AmqpWire)> {
         let mut stream = self.connect()?;
         frame::ask(&mut stream, Arguments::method(85, 10).octet(0), (85, 11))?;
-        Ok((stream, self.words()))
+        Ok((stream, self.new_wire()))
     }
 
     fn consumer(&self, group: usize) -> anyhow::Result<(TcpStream, AmqpWire)> {
@@ -177,7 +177,7 @@ impl Target for AmqpTarget {
         let consume =
             Arguments::method(60, 20).short(0).string(&self.queue(group)).string("c").octet(0).empty_table();
         frame::ask(&mut stream, consume, (60, 21))?;
-        Ok((stream, self.words()))
+        Ok((stream, self.new_wire()))
     }
 }
 
@@ -186,13 +186,13 @@ fn qos(prefetch: u16) -> Arguments {
 }
 
 impl AmqpWire {
-    fn take_frame(&mut self, frame: &Frame<'_>, heard: &mut Heard) -> anyhow::Result<()> {
+    fn take_frame(&mut self, frame: &Frame<'_>, received: &mut Received) -> anyhow::Result<()> {
         match (frame.kind, self.awaits) {
             (Kind::Heartbeat, _) => {}
             (Kind::Method, Awaits::Method) => match frame.method().context("a method without a number")? {
                 (BASIC_ACK, arguments) => {
                     let (tag, rest) = tag(arguments)?;
-                    self.confirm(tag, rest.first().is_some_and(|bits| bits & IS_MULTIPLE != 0), heard)?;
+                    self.confirm(tag, rest.first().is_some_and(|bits| bits & IS_MULTIPLE != 0), received)?;
                 }
                 (BASIC_DELIVER, arguments) => {
                     let name =
@@ -201,7 +201,7 @@ impl AmqpWire {
                     self.unacked = Some(tag);
                     self.awaits = Awaits::Header;
                 }
-                (BASIC_QOS_OK, _) => heard.is_past_barrier = true,
+                (BASIC_QOS_OK, _) => received.is_past_barrier = true,
                 ((class, method), arguments) => {
                     bail!("the server says {class}.{method}: {}", String::from_utf8_lossy(arguments));
                 }
@@ -209,7 +209,7 @@ impl AmqpWire {
             (Kind::Header, Awaits::Header) => self.awaits = Awaits::Body,
             (Kind::Body, Awaits::Body) => {
                 // Bodies of this size are never cut in frames.
-                heard.deliveries.push(Stamp::read(frame.payload).context("a payload of somebody else")?);
+                received.deliveries.push(Stamp::read(frame.payload).context("a payload of somebody else")?);
                 self.awaits = Awaits::Method;
             }
             (kind, awaits) => bail!("a {kind:?} frame where a {awaits:?} was expected"),
@@ -218,7 +218,7 @@ impl AmqpWire {
     }
 
     /// Notes a confirm, and tells of all whose predecessors are confirmed too.
-    fn confirm(&mut self, tag: u64, is_multiple: bool, heard: &mut Heard) -> anyhow::Result<()> {
+    fn confirm(&mut self, tag: u64, is_multiple: bool, received: &mut Received) -> anyhow::Result<()> {
         let first = self.first_number.context("a confirm of no publish")?;
         let behind = tag.checked_sub(self.confirmed + 1).context("a confirm that came before")? as usize;
         let range = if is_multiple { 0..behind + 1 } else { behind..behind + 1 };
@@ -227,7 +227,7 @@ impl AmqpWire {
         }
         while self.ahead.front() == Some(&true) {
             self.ahead.pop_front();
-            heard.answers.push(first + self.confirmed);
+            received.answers.push(first + self.confirmed);
             self.confirmed += 1;
         }
         Ok(())
@@ -247,10 +247,10 @@ impl Wire for AmqpWire {
         frame::put_persistent(message.payload, out);
     }
 
-    fn take(&mut self, input: &[u8], heard: &mut Heard) -> anyhow::Result<usize> {
+    fn take(&mut self, input: &[u8], received: &mut Received) -> anyhow::Result<usize> {
         let mut taken = 0;
         while let Some((frame, bytes)) = Frame::read(&input[taken..])? {
-            self.take_frame(&frame, heard)?;
+            self.take_frame(&frame, received)?;
             taken += bytes;
         }
         Ok(taken)
@@ -279,7 +279,7 @@ mod tests {
     fn wire() -> AmqpWire {
         let address = ([127, 0, 0, 1], 1).into();
         AmqpTarget { address, exchange: "bench".into(), queue_type: QueueType::Quorum, prefetch: 1_000 }
-            .words()
+            .new_wire()
     }
 
     fn method(class: u16, method: u16, arguments: &[u8]) -> Vec<u8> {
@@ -324,9 +324,9 @@ mod tests {
         cut_everywhere(&bytes, |take| {
             assert_eq!(take(&mut published(40..50)).answers, [40, 41, 42, 43, 44, 45]);
         });
-        let mut heard = Heard::default();
-        published(40..50).take(&ack(2, false), &mut heard).unwrap();
-        assert!(heard.answers.is_empty(), "the first is not confirmed yet");
+        let mut received = Received::default();
+        published(40..50).take(&ack(2, false), &mut received).unwrap();
+        assert!(received.answers.is_empty(), "the first is not confirmed yet");
     }
 
     #[test]
@@ -346,20 +346,20 @@ mod tests {
 
     #[test]
     fn half_a_delivery_is_not_acked() {
-        let (mut wire, mut heard, mut out) = (wire(), Heard::default(), Vec::new());
+        let (mut wire, mut received, mut out) = (wire(), Received::default(), Vec::new());
         let bytes = delivery(1);
-        wire.take(&bytes[..bytes.len() - 1], &mut heard).unwrap();
+        wire.take(&bytes[..bytes.len() - 1], &mut received).unwrap();
         wire.put_acks(&mut out);
-        assert!(out.is_empty() && heard.deliveries.is_empty());
+        assert!(out.is_empty() && received.deliveries.is_empty());
     }
 
     #[test]
     fn the_barrier_is_answered() {
-        let (mut wire, mut heard, mut out) = (wire(), Heard::default(), Vec::new());
+        let (mut wire, mut received, mut out) = (wire(), Received::default(), Vec::new());
         wire.put_barrier(&mut out);
         assert_eq!(out, b"\x01\0\x01\0\0\0\x0b\0\x3c\0\x0a\0\0\0\0\x03\xe8\0\xce");
-        wire.take(&method(60, 11, &[]), &mut heard).unwrap();
-        assert!(heard.is_past_barrier);
+        wire.take(&method(60, 11, &[]), &mut received).unwrap();
+        assert!(received.is_past_barrier);
     }
 
     #[test]
@@ -367,7 +367,7 @@ mod tests {
         for bad in
             [method(60, 120, &[0; 9]), method(10, 50, b"\x01\x40\x04gone"), b"\x01\0\x01\0\0\0\0!".to_vec()]
         {
-            assert!(published(0..3).take(&bad, &mut Heard::default()).is_err());
+            assert!(published(0..3).take(&bad, &mut Received::default()).is_err());
         }
     }
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use head::{Head, number};
 use memchr::memmem;
 use prombus_bench::stamp::Stamp;
-use prombus_bench::wire::{Heard, Message, Target, Wire};
+use prombus_bench::wire::{Received, Message, Target, Wire};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -110,10 +110,10 @@ impl NatsTarget {
                 error => bail!("the server says: {error}"),
             }
         }
-        Ok((stream, self.words(inbox, group)))
+        Ok((stream, self.new_wire(inbox, group)))
     }
 
-    fn words(&self, inbox: &str, group: usize) -> NatsWire {
+    fn new_wire(&self, inbox: &str, group: usize) -> NatsWire {
         let (name, subject) = (&self.stream, self.subject());
         NatsWire {
             publish: format!("PUB {subject} {inbox}.a.").into_bytes(),
@@ -177,7 +177,7 @@ impl NatsWire {
     }
 
     /// Takes a message: an answer to a publish, a delivery, or the state of the consumer.
-    fn take_message(&mut self, head: &Head<'_>, body: &[u8], heard: &mut Heard) -> anyhow::Result<()> {
+    fn take_message(&mut self, head: &Head<'_>, body: &[u8], received: &mut Received) -> anyhow::Result<()> {
         let name_at = memchr::memchr(b'.', head.subject).map_or(0, |dot| dot + 1);
         let name = &head.subject[name_at..];
         if head.header_bytes > 0 && body.starts_with(b"NATS/1.0 ") {
@@ -187,18 +187,18 @@ impl NatsWire {
             if !body.starts_with(br#"{"stream":"#) || memmem::find(body, br#""error""#).is_some() {
                 bail!("the server refuses a publish: {}", String::from_utf8_lossy(body));
             }
-            heard.answers.push(number(digits)?);
+            received.answers.push(number(digits)?);
         } else if name == STATE {
             // Acks are not answered; none is pending when the server has done them all.
             if memmem::find(body, br#""num_ack_pending":0,"#).is_some() {
-                heard.is_past_barrier = true;
+                received.is_past_barrier = true;
             } else {
                 self.out.extend_from_slice(&self.info);
             }
         } else {
             let reply = head.reply.context("a message that cannot be acked")?;
             let payload = &body[head.header_bytes..];
-            heard.deliveries.push(Stamp::read(payload).context("a payload of somebody else")?);
+            received.deliveries.push(Stamp::read(payload).context("a payload of somebody else")?);
             self.out.extend_from_slice(b"PUB ");
             self.out.extend_from_slice(reply);
             self.out.extend_from_slice(b" 4\r\n+ACK\r\n");
@@ -219,7 +219,7 @@ impl Wire for NatsWire {
         out.extend_from_slice(b"\r\n");
     }
 
-    fn take(&mut self, input: &[u8], heard: &mut Heard) -> anyhow::Result<usize> {
+    fn take(&mut self, input: &[u8], received: &mut Received) -> anyhow::Result<usize> {
         let mut taken = 0;
         while let Some(end) = memchr::memchr(b'\n', &input[taken..]) {
             let line = input[taken..taken + end].trim_ascii_end();
@@ -229,7 +229,7 @@ impl Wire for NatsWire {
                 if input.len() < body_at + head.bytes + 2 {
                     break;
                 }
-                self.take_message(&head, body, heard)?;
+                self.take_message(&head, body, received)?;
                 taken = body_at + head.bytes + 2;
             } else {
                 match line {
@@ -291,7 +291,7 @@ mod tests {
 
     fn wire(delivery: Delivery) -> NatsWire {
         let address = ([127, 0, 0, 1], 1).into();
-        NatsTarget { address, stream: "B".into(), max_ack_pending: 4, delivery }.words("c0", 0)
+        NatsTarget { address, stream: "B".into(), max_ack_pending: 4, delivery }.new_wire("c0", 0)
     }
 
     fn message(number: u64) -> Vec<u8> {
@@ -324,10 +324,10 @@ mod tests {
     fn a_refused_publish_ends_the_run() {
         let body = r#"{"error":{"code":503,"err_code":10077,"description":"maximum messages exceeded"},"stream":"B","seq":0}"#;
         let bytes = format!("MSG c0.a.12 1 {}\r\n{body}\r\n", body.len());
-        assert!(wire(Delivery::Push).take(bytes.as_bytes(), &mut Heard::default()).is_err());
+        assert!(wire(Delivery::Push).take(bytes.as_bytes(), &mut Received::default()).is_err());
         let nobody = b"HMSG c0.a.12 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n";
-        assert!(wire(Delivery::Push).take(nobody, &mut Heard::default()).is_err());
-        assert!(wire(Delivery::Push).take(b"-ERR 'Slow Consumer'\r\n", &mut Heard::default()).is_err());
+        assert!(wire(Delivery::Push).take(nobody, &mut Received::default()).is_err());
+        assert!(wire(Delivery::Push).take(b"-ERR 'Slow Consumer'\r\n", &mut Received::default()).is_err());
     }
 
     #[test]
@@ -349,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_pull_asks_for_more_at_half() {
-        let (mut wire, mut heard) = (wire(Delivery::Pull), Heard::default());
+        let (mut wire, mut received) = (wire(Delivery::Pull), Received::default());
         wire.ask_for_more();
         let question =
             "PUB $JS.API.CONSUMER.MSG.NEXT.B.g0 c0.m 33\r\n{\"batch\":4,\"expires\":60000000000}\r\n";
@@ -357,17 +357,17 @@ mod tests {
         let mut out = Vec::new();
         wire.put_acks(&mut out);
         out.clear();
-        wire.take(&message(1), &mut heard).unwrap();
+        wire.take(&message(1), &mut received).unwrap();
         wire.put_acks(&mut out);
         assert!(!String::from_utf8_lossy(&out).contains("MSG.NEXT"));
-        wire.take(&message(2), &mut heard).unwrap();
+        wire.take(&message(2), &mut received).unwrap();
         wire.put_acks(&mut out);
         assert!(String::from_utf8_lossy(&out).ends_with("{\"batch\":2,\"expires\":60000000000}\r\n"));
     }
 
     #[test]
     fn the_barrier_is_passed_when_no_ack_is_pending() {
-        let (mut wire, mut heard, mut out) = (wire(Delivery::Push), Heard::default(), Vec::new());
+        let (mut wire, mut received, mut out) = (wire(Delivery::Push), Received::default(), Vec::new());
         wire.put_barrier(&mut out);
         assert_eq!(out, b"PUB $JS.API.CONSUMER.INFO.B.g0 c0.i 0\r\n\r\n");
         let state = |pending: u32| {
@@ -375,11 +375,11 @@ mod tests {
             format!("MSG c0.i 1 {}\r\n{body}\r\n", body.len()).into_bytes()
         };
         out.clear();
-        wire.take(&state(3), &mut heard).unwrap();
-        assert!(!heard.is_past_barrier);
+        wire.take(&state(3), &mut received).unwrap();
+        assert!(!received.is_past_barrier);
         wire.put_acks(&mut out);
         assert!(out.starts_with(b"PUB $JS.API.CONSUMER.INFO."));
-        wire.take(&state(0), &mut heard).unwrap();
-        assert!(heard.is_past_barrier);
+        wire.take(&state(0), &mut received).unwrap();
+        assert!(received.is_past_barrier);
     }
 }

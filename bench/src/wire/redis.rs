@@ -3,7 +3,7 @@
 
 use anyhow::{Context, bail};
 use prombus_bench::stamp::Stamp;
-use prombus_bench::wire::{Heard, Message, Target, Wire};
+use prombus_bench::wire::{Received, Message, Target, Wire};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -50,10 +50,10 @@ impl RedisTarget {
             .with_context(|| format!("cannot connect to {}", self.address))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        Ok((stream, self.words(group)))
+        Ok((stream, self.new_wire(group)))
     }
 
-    fn words(&self, group: usize) -> RedisWire {
+    fn new_wire(&self, group: usize) -> RedisWire {
         let (key, group, batch) = (self.stream.as_str(), group_name(group), self.batch.to_string());
         let mut add = command(&["XADD", key, "*", "p"]);
         // One word more, the payload: it is put behind this.
@@ -114,23 +114,23 @@ impl Target for RedisTarget {
 
 impl RedisWire {
     /// Takes one answer, or one message of a batch. None if it is not whole.
-    fn take_one(&mut self, input: &[u8], heard: &mut Heard) -> anyhow::Result<Option<usize>> {
+    fn take_one(&mut self, input: &[u8], received: &mut Received) -> anyhow::Result<Option<usize>> {
         let mut cursor = Cursor { input, at: 0 };
         let whole = if self.in_batch > 0 {
-            self.take_message(&mut cursor, heard)?
+            self.take_message(&mut cursor, received)?
         } else {
-            self.take_answer(&mut cursor, heard)?
+            self.take_answer(&mut cursor, received)?
         };
         Ok(whole.map(|()| cursor.at))
     }
 
-    fn take_answer(&mut self, cursor: &mut Cursor<'_>, heard: &mut Heard) -> anyhow::Result<Option<()>> {
+    fn take_answer(&mut self, cursor: &mut Cursor<'_>, received: &mut Received) -> anyhow::Result<Option<()>> {
         match cursor.input.first() {
             None => return Ok(None),
             Some(b'$') => {
                 let Some(_id) = cursor.bulk()? else { return Ok(None) };
                 let number = self.next_answer.as_mut().context("an answer to no publish")?;
-                heard.answers.push(*number);
+                received.answers.push(*number);
                 *number += 1;
             }
             Some(b':') => {
@@ -149,7 +149,7 @@ impl RedisWire {
             }
             Some(b'+') => {
                 let Some(line) = cursor.line() else { return Ok(None) };
-                heard.is_past_barrier |= line == b"+PONG";
+                received.is_past_barrier |= line == b"+PONG";
             }
             Some(_) => {
                 let Some(line) = cursor.line() else { return Ok(None) };
@@ -159,7 +159,7 @@ impl RedisWire {
         Ok(Some(()))
     }
 
-    fn take_message(&mut self, cursor: &mut Cursor<'_>, heard: &mut Heard) -> anyhow::Result<Option<()>> {
+    fn take_message(&mut self, cursor: &mut Cursor<'_>, received: &mut Received) -> anyhow::Result<Option<()>> {
         let Some(_pair) = cursor.line() else { return Ok(None) };
         let begin = cursor.at;
         let Some(_id) = cursor.bulk()? else { return Ok(None) };
@@ -167,7 +167,7 @@ impl RedisWire {
         let Some(_fields) = cursor.line() else { return Ok(None) };
         let Some(_name) = cursor.bulk()? else { return Ok(None) };
         let Some(payload) = cursor.bulk()? else { return Ok(None) };
-        heard.deliveries.push(Stamp::read(payload).context("a payload of somebody else")?);
+        received.deliveries.push(Stamp::read(payload).context("a payload of somebody else")?);
         self.ids.extend_from_slice(id);
         self.id_count += 1;
         self.in_batch -= 1;
@@ -185,9 +185,9 @@ impl Wire for RedisWire {
         out.extend_from_slice(b"\r\n");
     }
 
-    fn take(&mut self, input: &[u8], heard: &mut Heard) -> anyhow::Result<usize> {
+    fn take(&mut self, input: &[u8], received: &mut Received) -> anyhow::Result<usize> {
         let mut taken = 0;
-        while let Some(count) = self.take_one(&input[taken..], heard)? {
+        while let Some(count) = self.take_one(&input[taken..], received)? {
             taken += count;
         }
         Ok(taken)
@@ -285,7 +285,7 @@ mod tests {
     }
 
     fn wire() -> RedisWire {
-        target().words(3)
+        target().new_wire(3)
     }
 
     /// A batch of two as Redis 7.0 sent it, with the answer to an `XACK` before it.
@@ -337,31 +337,31 @@ mod tests {
 
     #[test]
     fn half_a_batch_owes_nothing() {
-        let (mut wire, mut heard, mut out) = (wire(), Heard::default(), Vec::new());
+        let (mut wire, mut received, mut out) = (wire(), Received::default(), Vec::new());
         let bytes = batch();
-        wire.take(&bytes[..bytes.len() - 2], &mut heard).unwrap();
-        assert_eq!(heard.deliveries.len(), 1);
+        wire.take(&bytes[..bytes.len() - 2], &mut received).unwrap();
+        assert_eq!(received.deliveries.len(), 1);
         wire.put_acks(&mut out);
         assert!(out.is_empty());
     }
 
     #[test]
     fn nothing_within_the_time_asks_again_until_the_barrier() {
-        let (mut wire, mut heard, mut out) = (wire(), Heard::default(), Vec::new());
-        wire.take(b"*-1\r\n", &mut heard).unwrap();
+        let (mut wire, mut received, mut out) = (wire(), Received::default(), Vec::new());
+        wire.take(b"*-1\r\n", &mut received).unwrap();
         wire.put_acks(&mut out);
         assert!(out.starts_with(b"*11\r\n$10\r\nXREADGROUP\r\n"));
         out.clear();
         wire.put_barrier(&mut out);
-        wire.take(b"*-1\r\n+PONG\r\n", &mut heard).unwrap();
+        wire.take(b"*-1\r\n+PONG\r\n", &mut received).unwrap();
         wire.put_acks(&mut out);
         assert_eq!(out, b"PING\r\n");
-        assert!(heard.is_past_barrier);
+        assert!(received.is_past_barrier);
     }
 
     #[test]
     fn an_error_ends_the_run() {
-        let error = wire().take(b"-OOM command not allowed\r\n", &mut Heard::default()).unwrap_err();
+        let error = wire().take(b"-OOM command not allowed\r\n", &mut Received::default()).unwrap_err();
         assert_eq!(error.to_string(), "the server says: -OOM command not allowed");
     }
 }
