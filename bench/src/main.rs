@@ -84,8 +84,8 @@ fn compare(args: &Args) -> anyhow::Result<bool> {
     let mut loads = loads_named(&args.only)?;
     loads.retain(|load| args.sustained > 0 || load.alone != Some(Alone::Sustained));
     let program = std::env::current_exe()?;
-    let beside = program.parent().context("a program is in a folder")?;
-    let prombus = args.prombus.clone().unwrap_or_else(|| beside.join("prombus"));
+    let program_folder = program.parent().context("a program is in a folder")?;
+    let prombus = args.prombus.clone().unwrap_or_else(|| program_folder.join("prombus"));
     let tuning = Tuning {
         nats_delivery: args.nats_delivery,
         redis_io_threads: args.redis_io_threads,
@@ -94,7 +94,8 @@ fn compare(args: &Args) -> anyhow::Result<bool> {
     let found = peer::find(&prombus, tuning)?;
     let peers = peers_named(found.peers, &args.peers)?;
 
-    let data = Data::new(args.data.as_deref().unwrap_or_else(|| beside.parent().unwrap_or(beside)))?;
+    let data =
+        Data::new(args.data.as_deref().unwrap_or_else(|| program_folder.parent().unwrap_or(program_folder)))?;
     check_room(data.folder(), &loads, times)?;
     std::fs::create_dir_all(&args.out).with_context(|| format!("cannot create {}", args.out.display()))?;
     stop_on_signals(&data)?;

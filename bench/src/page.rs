@@ -151,8 +151,8 @@ fn put_verdicts(page: &mut String, results: &Results) {
                 (format!("{measured:.2}{}", verdict.unit), outcome)
             }
         };
-        let (title, beside, wanted) = (verdict.title, verdict.beside, verdict.wanted);
-        let _ = writeln!(page, "| {title} | {beside} | {measured} | {wanted} | {outcome} |");
+        let (title, compared_with, wanted) = (verdict.title, verdict.compared_with, verdict.wanted);
+        let _ = writeln!(page, "| {title} | {compared_with} | {measured} | {wanted} | {outcome} |");
     }
     page.push('\n');
 }

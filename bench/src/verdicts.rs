@@ -81,7 +81,7 @@ pub struct Verdict {
     /// The load and the figure.
     pub title: String,
     /// The peer or load that it is compared with.
-    pub beside: String,
+    pub compared_with: String,
     /// The measured figure. `None` for latencies if the peer did not keep up with the rate: they would be meaningless.
     pub measured: Option<f64>,
     /// The goal in words.
@@ -107,15 +107,22 @@ pub fn verdicts(results: &Results) -> Vec<Verdict> {
         let title = format!("{}{}", load.title, figure.title());
         let is_reached = is_reached && keeps_up("prombus");
         let measured = keeps_up(peer).then_some(ratio);
-        Some(Verdict { title, beside: peer.into(), measured, wanted, unit: "x", is_reached })
+        Some(Verdict { title, compared_with: peer.into(), measured, wanted, unit: "x", is_reached })
     });
     let held = WANTED_ALONE.iter().filter_map(|&(load, base, part)| {
         let title = Load::named(load)?.title.into();
-        let beside = Load::named(base)?.title.into();
+        let compared_with = Load::named(base)?.title.into();
         let ratio =
             results.figures(load, "prombus")?.rate.median / results.figures(base, "prombus")?.rate.median;
         let wanted = format!("at least {part}");
-        Some(Verdict { title, beside, measured: Some(ratio), wanted, unit: "x", is_reached: ratio >= part })
+        Some(Verdict {
+            title,
+            compared_with,
+            measured: Some(ratio),
+            wanted,
+            unit: "x",
+            is_reached: ratio >= part,
+        })
     });
     let cpu = ["publish", "publish-4"].iter().filter_map(|load| {
         let title = format!("server CPU per message, {}", Load::named(load)?.title);
@@ -124,7 +131,7 @@ pub fn verdicts(results: &Results) -> Vec<Verdict> {
         let is_reached = measured < SERVER_CPU_US;
         Some(Verdict {
             title,
-            beside: String::new(),
+            compared_with: String::new(),
             measured: Some(measured),
             wanted,
             unit: " µs",
@@ -147,12 +154,12 @@ mod tests {
             ("publish", "redis-always", 300.0),
         ]);
         let verdicts = verdicts(&results);
-        let of = |peer: &str| verdicts.iter().find(|verdict| verdict.beside == peer).unwrap();
+        let of = |peer: &str| verdicts.iter().find(|verdict| verdict.compared_with == peer).unwrap();
         assert!(of("redis-everysec").is_reached);
         assert_eq!(of("redis-everysec").measured.map(f64::round), Some(2.0));
         assert!(!of("redis-always").is_reached, "3.33 is less than 3.5");
         assert!(
-            !verdicts.iter().any(|verdict| verdict.beside == "nats"),
+            !verdicts.iter().any(|verdict| verdict.compared_with == "nats"),
             "a goal that was not measured has no verdict"
         );
     }

@@ -77,9 +77,10 @@ fn grow(args: &Args) -> anyhow::Result<bool> {
     let dimensions = Dimension::named(&args.only)?;
     let limits = Limits { at_most: args.at_most, backlog: args.backlog, is_largest_only: args.largest_only };
     let program = std::env::current_exe()?;
-    let beside = program.parent().context("a program is in a folder")?;
-    let prombus = args.prombus.clone().unwrap_or_else(|| beside.join("prombus"));
-    let data = Data::new(args.data.as_deref().unwrap_or_else(|| beside.parent().unwrap_or(beside)))?;
+    let program_folder = program.parent().context("a program is in a folder")?;
+    let prombus = args.prombus.clone().unwrap_or_else(|| program_folder.join("prombus"));
+    let data =
+        Data::new(args.data.as_deref().unwrap_or_else(|| program_folder.parent().unwrap_or(program_folder)))?;
     stop_on_signals(&data)?;
     let runner = Runner {
         peer: PrombusPeer::new(&prombus)?,
