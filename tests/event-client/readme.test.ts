@@ -1,4 +1,4 @@
-// The JavaScript of README.md, as printed there, against a real server. Only the port is another.
+// Runs the JavaScript of README.md against a real server. Only the port is changed.
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { expect, test } from "vitest";
@@ -7,13 +7,13 @@ import { DataFolder, Server } from "./server.js";
 
 const README = join(import.meta.dirname, "../../README.md");
 
-test("the JavaScript of the README gets what it publishes", async () => {
+test("the JavaScript of the README receives the event that it publishes", async () => {
   const script = /```js\n(.*?)```/s.exec(await readFile(README, "utf8"))?.[1];
   expect(script).toContain("ws://127.0.0.1:8090/ws");
   const data = await DataFolder.make();
   const server = await Server.start(data.path);
   const sockets: WebSocket[] = [];
-  // What a browser has by itself, and Node from version 22 on.
+  // Browsers, and Node from version 22 on, have a WebSocket class of their own; this one also records the sockets.
   class Opened extends WebSocket {
     constructor(url: string) {
       super(url);

@@ -16,7 +16,7 @@ class Cycles(RepositoryTest):
         edges = {("a", "b"), ("b", "a"), ("c", "d"), ("d", "e"), ("e", "c"), ("b", "c"), ("e", "f")}
         self.assertEqual(cycles.components(edges), [["c", "d", "e"], ["a", "b"]])
 
-    def test_the_shortest_way_round(self):
+    def test_the_shortest_cycle_is_found(self):
         edges = {("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d", "c")}
         self.assertEqual(cycles.shortest_cycle(edges, ["a", "b", "c", "d"]), ["c", "d", "c"])
 
@@ -24,7 +24,7 @@ class Cycles(RepositoryTest):
         graph = self.graph({"a": "mod b; use b::B; pub struct A;", "a/b": "use super::A; pub struct B;"})
         self.assertEqual(graph.cycles, [[("a",), ("a", "b")]])
 
-    def test_children_that_a_parent_only_passes_on_make_no_cycle(self):
+    def test_children_that_a_parent_only_reexports_form_no_cycle(self):
         graph = self.graph({"a": "mod b; pub use b::B; pub struct A;", "a/b": "use super::A; pub struct B;"})
         self.assertEqual(graph.cycles, [])
 
@@ -72,7 +72,7 @@ class Check(RepositoryTest):
         errors = self.check(PAIR, "toy: a b\n")
         self.assertIn("scripts/house.cycles:1: a cycle needs a reason after `#`", errors)
 
-    def test_the_list_that_is_written_passes_and_keeps_reasons(self):
+    def test_the_written_list_passes_and_keeps_reasons(self):
         self.check(PAIR)
         entries, _ = allow_list.read(self.repository / allow_list.FILE)
         self.assertEqual(self.check(PAIR, allow_list.render(self.graphs, entries)), [])

@@ -1,4 +1,4 @@
-/** The client as one file, made of the sources. */
+/** Bundles the client from its sources into one file. */
 import { build, type BuildOptions } from "esbuild";
 import { mkdir, mkdtemp } from "node:fs/promises";
 import { tmpdir } from "node:os";

@@ -1,4 +1,4 @@
-/** Real MongoDB servers in temporary folders. */
+/** Starts real MongoDB servers in temporary folders. */
 import { spawn } from "node:child_process";
 import { existsSync } from "node:fs";
 import { mkdtemp, readFile, rm } from "node:fs/promises";
@@ -68,7 +68,7 @@ export async function startMongod(kind: "replica set" | "standalone"): Promise<T
   return mongod;
 }
 
-/** Returns what kills the process. */
+/** Returns a function that kills the process. */
 async function run(folder: string, host: string, isReplicaSet: boolean): Promise<() => Promise<void>> {
   const child = spawn(BINARY, [
     "--bind_ip", "127.0.0.1", "--port", host.split(":")[1] as string, "--dbpath", folder, "--logpath", join(folder, LOG),

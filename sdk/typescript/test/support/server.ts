@@ -1,4 +1,4 @@
-/** A real prombus server on a free port, with a data folder of its own. */
+/** Starts a real prombus server on a free port, with its own data folder. */
 import { type ChildProcess, spawn } from "node:child_process";
 import { existsSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
@@ -14,7 +14,7 @@ const SETTINGS = /^(PROMBUS_|WS_|HTTP_PORT$)/;
 export interface ServerOptions {
   /** Clients need this token. Without it, every client of this machine has access. */
   token?: string;
-  /** More variables of the environment, e.g. `PROMBUS_HTTP_CORS_ORIGINS`. */
+  /** More environment variables, e.g. `PROMBUS_HTTP_CORS_ORIGINS`. */
   env?: Record<string, string>;
   /** Data folder; a new one in the temporary folder if absent. */
   data?: string;
