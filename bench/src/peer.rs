@@ -137,7 +137,7 @@ pub fn find(prombus: &Path, tuning: Tuning) -> anyhow::Result<Found> {
     let mut found = Found::default();
     found.peers.push(Peer::Prombus(PrombusPeer::new(prombus)?));
     let missing = |name: &str, variable: &str| {
-        format!("{name}: not compared, because it is not on the PATH and {variable} is not set")
+        format!("{name}: not compared, because it is neither on the PATH nor given by {variable}")
     };
     match find_program("REDIS_SERVER", "redis-server") {
         Some(path) => {

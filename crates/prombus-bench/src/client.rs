@@ -81,7 +81,7 @@ pub fn run<T: Target>(
     server: Option<u32>,
     on_progress: &mut dyn FnMut(Progress),
 ) -> anyhow::Result<Measurement> {
-    let _sharp = NoTimerSlack::set();
+    let _no_slack = NoTimerSlack::set();
     let mut links = Vec::new();
     for group in 0..plan.groups {
         let (stream, wire) = target.consumer(group)?;
