@@ -89,7 +89,7 @@ pub async fn run(
     for group in groups {
         group.abort();
     }
-    let mut totals = shared.totals.lock().expect("no task panics with this lock");
+    let mut totals = shared.totals.lock().expect("no task panics while it holds this lock");
     let measurement = totals.measurement(plan, since_ns, cpu);
     Ok((measurement, std::mem::replace(&mut totals.ledger, Ledger::new(0, 1, 0))))
 }
@@ -134,7 +134,7 @@ async fn wait(
         // Checked before the totals: messages that are answered in between must be delivered too.
         let has_published = publishers.iter().all(JoinHandle::is_finished);
         let (is_done, is_stuck) = {
-            let totals = shared.totals.lock().expect("no task panics with this lock");
+            let totals = shared.totals.lock().expect("no task panics while it holds this lock");
             if reported_at.elapsed() >= Duration::from_millis(100) {
                 reported_at = Instant::now();
                 on_progress(Progress {
@@ -260,7 +260,7 @@ fn make_batch(
     payload: &mut Payload,
 ) -> anyhow::Result<(PublishBatch, Vec<Sent>)> {
     let sent: Vec<Sent> = {
-        let mut totals = shared.totals.lock().expect("no task panics with this lock");
+        let mut totals = shared.totals.lock().expect("no task panics while it holds this lock");
         due.map(|due_ns| (totals.ledger.send(publisher), due_ns)).collect()
     };
     let mut batch = bus.batch();
@@ -292,7 +292,7 @@ impl Shared {
     fn answered(&self, publisher: usize, sent: &[Sent]) {
         let now_ns = nanoseconds(self.began.elapsed());
         let warm_up_ns = nanoseconds(self.plan.warm_up);
-        let mut totals = self.totals.lock().expect("no task panics with this lock");
+        let mut totals = self.totals.lock().expect("no task panics while it holds this lock");
         for &(number, due_ns) in sent {
             totals.ledger.answer(publisher, number);
             if due_ns >= warm_up_ns {
@@ -308,7 +308,7 @@ impl Shared {
     fn delivered(&self, group: usize, stamps: &[Stamp]) {
         let now_ns = nanoseconds(self.began.elapsed());
         let warm_up_ns = nanoseconds(self.plan.warm_up);
-        let mut totals = self.totals.lock().expect("no task panics with this lock");
+        let mut totals = self.totals.lock().expect("no task panics while it holds this lock");
         for &stamp in stamps {
             totals.ledger.deliver(group, stamp);
             if self.plan.publishers > 0 && stamp.due_ns >= warm_up_ns {

@@ -35,7 +35,7 @@ impl Process {
     /// If it cannot be started.
     pub fn start(name: &str, folder: &Path, command: &mut Command) -> anyhow::Result<Self> {
         let log = File::create(folder.join("server.log"))?;
-        let mut running = RUNNING.lock().expect("nobody panics with this lock");
+        let mut running = RUNNING.lock().expect("no thread panics while it holds this lock");
         let child = command
             .current_dir(folder)
             .stdin(Stdio::null())
@@ -113,7 +113,10 @@ impl Drop for Process {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        RUNNING.lock().expect("nobody panics with this lock").retain(|(running, _)| *running != id);
+        RUNNING
+            .lock()
+            .expect("no thread panics while it holds this lock")
+            .retain(|(running, _)| *running != id);
         if !self.keeps_folder {
             let _ = std::fs::remove_dir_all(&self.folder);
         }
@@ -123,7 +126,7 @@ impl Drop for Process {
 /// Makes [`stop_all`] delete a folder that does not belong to a server.
 pub fn remove_if_stopped(folder: &Path) {
     // No process has the id 0.
-    RUNNING.lock().expect("nobody panics with this lock").push((0, folder.to_owned()));
+    RUNNING.lock().expect("no thread panics while it holds this lock").push((0, folder.to_owned()));
 }
 
 /// Kills all running servers and deletes their folders. Call it just before the program exits: no server can be started afterwards.

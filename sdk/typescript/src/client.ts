@@ -106,7 +106,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
           for (const member of this.#members.values()) member.lost();
         },
         event: (frame) => this.#members.get(memberKey(frame.topic, frame.group))?.event(frame),
-        unasked: (error) => this.#unasked(error),
+        error: (error) => this.#strayError(error),
         frameTooLarge: (error) => this.#publisher.frameTooLarge(error),
         closed: (error) => this.#end(error),
       },
@@ -380,7 +380,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
     }
   }
 
-  #unasked(error: PrombusError): void {
+  #strayError(error: PrombusError): void {
     // The error may have ended a subscription; the frame does not say which one.
     for (const member of [...this.#members.values()]) void member.probe(error);
     if (error.code !== "not_subscribed" && error.code !== "forbidden") this.#emitter.emit("error", error);

@@ -50,7 +50,7 @@ export interface ConnectionUser {
   lost(): void;
   event(frame: EventFrame): void;
   /** An ERR without `corr`: it is not the answer to a request. */
-  unasked(error: PrombusError): void;
+  error(error: PrombusError): void;
   /** The server refused a frame because of its size and closed the connection. */
   frameTooLarge(error: PrombusError): void;
   closed(error: PrombusError): void;
@@ -254,7 +254,7 @@ export class Connection {
     if (frame.op === "EVENT") return this.#user.event(frame);
     if (frame.op !== "OK" && frame.op !== "ERR") return;
     if (frame.corr === undefined || frame.corr === null) {
-      if (frame.op === "ERR") this.#unasked(frame);
+      if (frame.op === "ERR") this.#strayError(frame);
       return;
     }
     const waiter = this.#waiters.get(frame.corr);
@@ -264,29 +264,29 @@ export class Connection {
     else waiter.err(frame);
   }
 
-  #unasked(frame: ErrFrame): void {
+  #strayError(frame: ErrFrame): void {
     const error = asError(frame);
     // A close that follows has only a code, so this error is kept as its reason. These two codes concern a subscription only.
     if (error.code !== "not_subscribed" && error.code !== "forbidden") this.#lastError = error;
-    this.#user.unasked(error);
+    this.#user.error(error);
   }
 
   #ended(code: number, reason: string): void {
     // An ERR that this connection received; a ConnectionError describes the end of an earlier connection.
-    const said = this.#lastError instanceof ConnectionError ? undefined : this.#lastError;
+    const receivedError = this.#lastError instanceof ConnectionError ? undefined : this.#lastError;
     this.#socket = undefined;
     this.#stopTimers();
     const onSocketEnd = this.#onSocketEnd;
     if (code === FRAME_TOO_LARGE) {
-      this.#user.frameTooLarge(serverError("too_large", said?.message || reason || "a frame is too large"));
+      this.#user.frameTooLarge(serverError("too_large", receivedError?.message || reason || "a frame is too large"));
     }
     this.#loseWaiters();
     if (this.#state === "closed" || onSocketEnd !== undefined) {
       onSocketEnd?.();
       return;
     }
-    const why = reason || said?.message || `close code ${code}${code === ABNORMAL ? originHint() : ""}`;
-    this.#retry(new ConnectionError(`the connection to ${this.#url} ended: ${why}`, said));
+    const why = reason || receivedError?.message || `close code ${code}${code === ABNORMAL ? originHint() : ""}`;
+    this.#retry(new ConnectionError(`the connection to ${this.#url} ended: ${why}`, receivedError));
   }
 
   #loseWaiters(): void {

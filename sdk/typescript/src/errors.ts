@@ -134,7 +134,7 @@ export class RejectError extends Error {
 }
 
 /** Whether the server may accept the same call later. `unauthorized` is included: the connection will get a new token. */
-export function isPassing(error: PrombusError): boolean {
+export function isTemporary(error: PrombusError): boolean {
   return error.isRetryable || error.code === "unauthorized";
 }
 

@@ -8,7 +8,7 @@
  */
 import { Backoff } from "./backoff.js";
 import type { Connection } from "./connection.js";
-import { ClosedError, ConnectionError, isPassing, PrombusError, serverError } from "./errors.js";
+import { ClosedError, ConnectionError, isTemporary, PrombusError, serverError } from "./errors.js";
 import type { EventFrame } from "./frames.js";
 import { Lease, type LeaseOwner } from "./lease.js";
 import type { Millis, NackOptions, Settlement, SubscribeOptions } from "./types.js";
@@ -76,7 +76,7 @@ export class Membership implements LeaseOwner {
   #draining: Promise<void> | undefined;
   #onSettled: (() => void) | undefined;
   #isProbing = false;
-  #said: PrombusError | undefined;
+  #strayError: PrombusError | undefined;
   #hasJoined = false;
   #joined: { resolve: (created: boolean) => void; reject: (error: unknown) => void } | undefined;
 
@@ -232,10 +232,10 @@ export class Membership implements LeaseOwner {
     this.end(undefined);
   }
 
-  /** Finds out whether `said`, an ERR that does not name a subscription, ended this one. */
-  async probe(said: PrombusError): Promise<void> {
+  /** Finds out whether `strayError`, an ERR that does not name a subscription, ended this one. */
+  async probe(strayError: PrombusError): Promise<void> {
     if (!this.#isSubscribed || this.#isStopping) return;
-    this.#said = said;
+    this.#strayError = strayError;
     if (this.#isProbing) return;
     this.#isProbing = true;
     try {
@@ -243,11 +243,11 @@ export class Membership implements LeaseOwner {
     } catch (thrown) {
       if (!(thrown instanceof PrombusError) || thrown.code !== "not_subscribed" || !this.#isSubscribed) return;
       const what = `the server ended the subscription to ${this.topic} as group ${this.group}`;
-      this.#failed(serverError(said.code, `${what}: ${said.message}`, { cause: said }));
+      this.#failed(serverError(strayError.code, `${what}: ${strayError.message}`, { cause: strayError }));
     } finally {
       this.#isProbing = false;
       // The answer may be older than an ERR that arrived in the meantime: probe again.
-      if (this.#said !== said) void this.probe(this.#said);
+      if (this.#strayError !== strayError) void this.probe(this.#strayError);
     }
   }
 
@@ -303,7 +303,7 @@ export class Membership implements LeaseOwner {
   /** The server refused or ended the subscription. */
   #failed(error: PrombusError): void {
     this.#isSubscribed = false;
-    if (!isPassing(error)) return this.end(error);
+    if (!isTemporary(error)) return this.end(error);
     clearTimeout(this.#retryTimer);
     this.#retryTimer = setTimeout(() => void this.#subscribe(), error.retryAfterMs ?? this.#backoff.next());
     // The server redelivers the events that the user's code has not received.

@@ -88,7 +88,7 @@ const UUID_TEXT = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}
 const PUBLISH_TIMEOUT_MS = 15_000;
 const PURGE_INTERVAL_MS = 60_000;
 /** How often a waiting drainer checks whether the bus is closed. */
-const LOOK_MS = 250;
+const CHECK_MS = 250;
 
 /**
  * Publishes the rows of an outbox until `signal` aborts or the bus is closed. It never rejects: it reports failures of the store or
@@ -130,11 +130,11 @@ class Drainer<T> {
         const pass = await this.#pass();
         if (pass === "empty") await this.#waitForRows(intervalMs);
         backoff.reset();
-        if (pass === "failed") await this.#rest(intervalMs);
+        if (pass === "failed") await this.#sleep(intervalMs);
       } catch (error) {
         if (this.#isStopped() || this.#isRefused) return;
         this.#report(error);
-        await this.#rest(backoff.next());
+        await this.#sleep(backoff.next());
       }
     }
   }
@@ -142,28 +142,28 @@ class Drainer<T> {
   /** Waits until a row may be due or the drainer must end. */
   async #waitForRows(intervalMs: Millis): Promise<void> {
     const outbox = this.#outbox;
-    if (outbox.waitForRows === undefined) return this.#rest(intervalMs);
+    if (outbox.waitForRows === undefined) return this.#sleep(intervalMs);
     const { signal } = this.#options;
     const over = new AbortController();
     const stop = (): void => over.abort();
-    const look = setInterval(() => this.#isOver() && stop(), LOOK_MS);
+    const check = setInterval(() => this.#isOver() && stop(), CHECK_MS);
     signal?.addEventListener("abort", stop);
     if (this.#isOver()) stop();
     try {
       await unlessAborted(outbox.waitForRows(intervalMs, over.signal), over.signal);
     } finally {
-      clearInterval(look);
+      clearInterval(check);
       signal?.removeEventListener("abort", stop);
     }
   }
 
   /** Waits for `ms`, or until the drainer must end. */
-  async #rest(ms: Millis): Promise<void> {
+  async #sleep(ms: Millis): Promise<void> {
     // Sleeps at least once, so that an interval of 0 lets other tasks run.
     let left = ms;
     do {
-      await sleep(Math.min(left, LOOK_MS), this.#options.signal);
-      left -= LOOK_MS;
+      await sleep(Math.min(left, CHECK_MS), this.#options.signal);
+      left -= CHECK_MS;
     } while (left > 0 && !this.#isOver());
   }
 

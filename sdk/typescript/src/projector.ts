@@ -280,7 +280,7 @@ export class Projector<S, T = unknown> {
         done.push(delivery);
       } else {
         // The dead letter must be durable before the position passes this input: a crash must not lose it.
-        if (!(await this.#bury(delivery, error))) {
+        if (!(await this.#makeDeadLetter(delivery, error))) {
           isInOrder = false;
           break;
         }
@@ -297,7 +297,7 @@ export class Projector<S, T = unknown> {
    * Makes an input a dead letter. Returns false if it is not known to be one. A repetition after redelivery does not create a second
    * dead letter.
    */
-  async #bury(delivery: Delivery, reason: string): Promise<boolean> {
+  async #makeDeadLetter(delivery: Delivery, reason: string): Promise<boolean> {
     try {
       return (await delivery.nack(reason, { dead: true })) === "settled";
     } catch (thrown) {

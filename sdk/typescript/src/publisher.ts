@@ -6,7 +6,7 @@
  */
 import { Backoff } from "./backoff.js";
 import { asError, type Connection } from "./connection.js";
-import { isPassing, PrombusError } from "./errors.js";
+import { isTemporary, PrombusError } from "./errors.js";
 import type { Waiter } from "./frames.js";
 import { MAX_DELAY_MS } from "./token.js";
 import type { Millis, PublishOptions, PublishResult } from "./types.js";
@@ -91,7 +91,7 @@ export class Publisher {
         },
         err: (frame) => {
           const error = asError(frame);
-          if (isPassing(error)) {
+          if (isTemporary(error)) {
             this.#retry(publish, error);
           } else if (this.#remove(publish)) {
             this.#answered();

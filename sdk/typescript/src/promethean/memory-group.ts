@@ -14,7 +14,7 @@ export interface GroupTools {
   cursors: CursorStore;
   retryDelayMs: (attempt: number) => Millis;
   /** Publishes a dead letter. */
-  bury: (letter: DeadLetter) => Promise<void>;
+  publishDeadLetter: (letter: DeadLetter) => Promise<void>;
 }
 
 export interface Member {
@@ -67,7 +67,7 @@ export class MemoryGroup {
   #redeliveries: Entry[] = [];
   #fresh: Entry[] = [];
   #isPumping = false;
-  #isPumpAgain = false;
+  #mustPumpAgain = false;
   /** After `close`, results of running handlers still apply, but nothing is retried: no timer may keep the process running. */
   #isClosed = false;
   #saving: Promise<void> | undefined;
@@ -157,7 +157,7 @@ export class MemoryGroup {
 
   /** Delivers as many events as members have room for. */
   pump(): void {
-    this.#isPumpAgain = true;
+    this.#mustPumpAgain = true;
     if (this.#isPumping) return;
     this.#isPumping = true;
     void this.#run();
@@ -177,15 +177,15 @@ export class MemoryGroup {
   }
 
   async #run(): Promise<void> {
-    while (this.#isPumpAgain) {
-      this.#isPumpAgain = false;
+    while (this.#mustPumpAgain) {
+      this.#mustPumpAgain = false;
       try {
         await this.#handOut();
       } catch {
         // The store failed: retry later.
         clearTimeout(this.#readTimer);
         if (!this.#isClosed) this.#readTimer = setTimeout(() => this.pump(), READ_RETRY_MS);
-        this.#isPumpAgain = false;
+        this.#mustPumpAgain = false;
       }
     }
     this.#isPumping = false;
@@ -291,7 +291,7 @@ export class MemoryGroup {
     try {
       // An event that fails in a dead-letter topic stays there.
       if (!event.topic.startsWith("dlq.")) {
-        await this.#tools.bury({
+        await this.#tools.publishDeadLetter({
           topic: event.topic,
           group: this.#group,
           original: event as StoredEvent,

@@ -146,7 +146,7 @@ export class InMemoryEventBus implements EventBus {
         store: this.#store,
         cursors: this.#cursors,
         retryDelayMs: this.#retryDelayMs,
-        bury: (letter) => this.#bury(letter),
+        publishDeadLetter: (letter) => this.#publishDeadLetter(letter),
       },
       topic,
       group,
@@ -201,7 +201,7 @@ export class InMemoryEventBus implements EventBus {
     }
   }
 
-  async #bury(letter: DeadLetter): Promise<void> {
+  async #publishDeadLetter(letter: DeadLetter): Promise<void> {
     const id = derivedId(`${letter.topic} ${letter.group} ${letter.original.id}`);
     await this.publish(`dlq.${letter.topic}`, letter, { id });
   }
