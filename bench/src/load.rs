@@ -63,7 +63,7 @@ pub struct Times {
 }
 
 impl Load {
-    /// The load of this name.
+    /// The load with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         LOADS.into_iter().find(|load| load.name == name)

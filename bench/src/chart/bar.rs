@@ -2,7 +2,7 @@
 
 use super::{Anchor, Canvas, short, step, text_width};
 
-/// Bars in groups.
+/// A bar chart with groups of bars.
 #[derive(Clone, Debug, Default)]
 pub struct BarChart {
     /// The title.

@@ -1,4 +1,4 @@
-//! Lines over an axis that may be logarithmic.
+//! Line charts whose axes may be logarithmic.
 
 use super::{Anchor, Canvas, short, step};
 
@@ -11,7 +11,7 @@ pub enum Scale {
     Log,
 }
 
-/// Lines over an axis.
+/// A line chart.
 #[derive(Clone, Debug)]
 pub struct LineChart {
     /// The title.

@@ -3,7 +3,7 @@
 use prombus_bench::stamp::{Payload, Stamp};
 use prombus_bench::wire::{Received, Wire};
 
-/// A payload with this number.
+/// A payload whose stamp has this number.
 pub fn payload(bytes: usize, number: u64) -> Vec<u8> {
     Payload::new(bytes).stamped(Stamp { publisher: 0, number, due_ns: 5 }).to_vec()
 }

@@ -296,7 +296,7 @@ mod tests {
         target().new_wire(3)
     }
 
-    /// A batch of two as Redis 7.0 sent it, with the answer to an `XACK` before it.
+    /// A batch of two messages as Redis 7.0 sends it, preceded by the answer to an `XACK`.
     fn batch() -> Vec<u8> {
         let mut bytes = b":2\r\n*1\r\n*2\r\n$1\r\ns\r\n*2\r\n".to_vec();
         for number in [7, 8] {

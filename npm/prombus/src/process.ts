@@ -20,7 +20,7 @@ export interface ProcessOptions {
 type Child = ChildProcessByStdio<null, Readable, Readable>;
 
 interface Banner {
-  /** `host:port` as bound. */
+  /** The address that the server listens on, as `host:port`. */
   readonly address: string;
   readonly url: string;
   readonly httpUrl: string;

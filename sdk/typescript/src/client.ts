@@ -74,7 +74,7 @@ export function connect(url: string, options: ConnectOptions = {}): Client {
  * ```
  */
 export class Client<In extends object = TopicMap, Out extends object = In> {
-  /** For HTTP routes that have no method here. */
+  /** Sends requests to HTTP routes for which the client has no method. */
   readonly http: Http;
   readonly #address: Address;
   readonly #emitter = new Emitter<ClientEvents>();

@@ -189,7 +189,7 @@ export class Connection {
     } catch (thrown) {
       return this.#retry(new ConnectionError(`cannot get a token: ${messageOf(thrown)}`, thrown));
     }
-    // `close()` may have been called meanwhile.
+    // `close()` may have been called in the meantime.
     if (this.state === "closed") return;
     this.#timer = setTimeout(() => this.#socket?.abandon("no answer to AUTH in time"), OPEN_TIMEOUT_MS);
     try {
@@ -225,7 +225,7 @@ export class Connection {
       else this.#socket?.abandon(error.message);
       return;
     }
-    // `close()` may have been called meanwhile.
+    // `close()` may have been called in the meantime.
     if (this.#onSocketEnd !== undefined) return;
     clearTimeout(this.#timer);
     this.#refusals = 0;

@@ -87,7 +87,7 @@ export class MemoryDedupe implements DedupeStore {
   }
 }
 
-/** Names of topics and groups contain no space. */
+/** A unique key: names of topics and groups contain no spaces. */
 function key(topic: string, group: string, id: string): string {
   return `${topic} ${group} ${id}`;
 }

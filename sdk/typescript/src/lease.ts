@@ -7,7 +7,7 @@ import type { DeliveryContext, Millis, RedeliveryReason, StoredEvent } from "./t
 export interface LeaseOwner {
   readonly topic: string;
   readonly group: string;
-  /** Asks the server for more time. */
+  /** Asks the server to extend the lease. */
   extend(lease: Lease, ms: Millis | undefined): Promise<void>;
 }
 

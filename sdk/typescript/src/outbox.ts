@@ -54,7 +54,7 @@ export interface OutboxBus {
    * drainer does not await each publish before the next one. With any other bus, it publishes the rows of a topic one at a time.
    */
   whenWritable?(): Promise<void>;
-  /** `"closed"`: nothing can be published any more. */
+  /** `"closed"` means that nothing can be published any more. */
   readonly status?: string;
 }
 
@@ -71,7 +71,7 @@ export interface OutboxPublishOptions {
 export interface DrainerOptions {
   /** How long to wait when no row is due; default 250. A store with `waitForRows` decides itself. */
   intervalMs?: Millis;
-  /** Rows that are claimed at once; default 100. */
+  /** Maximum number of rows per claim; default 100. */
   batchSize?: number;
   /** Stops the drainer. Rows whose publish is unanswered are released, and published again later with the same id. */
   signal?: AbortSignal;
@@ -84,7 +84,7 @@ const PERMANENT: ReadonlySet<unknown> = new Set(["bad_json", "bad_request", "bad
 /** Error codes that do not concern the row, in addition to those that are retryable. */
 const UNAVAILABLE: ReadonlySet<unknown> = new Set(["aborted", "bad_token", "closed", "no_websocket", "unauthorized"]);
 const UUID_TEXT = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
-/** Shorter than the lease of a row. */
+/** Must be shorter than the lease of a row, so that no other drainer claims it during the publish. */
 const PUBLISH_TIMEOUT_MS = 15_000;
 const PURGE_INTERVAL_MS = 60_000;
 /** How often a waiting drainer checks whether the bus is closed. */

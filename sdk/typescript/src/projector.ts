@@ -112,7 +112,7 @@ export class States<S> {
     return [...this.#before.keys()];
   }
 
-  /** @internal Ends the current change; undoes it unless it is kept. */
+  /** @internal Completes the current change, or undoes it if `isKept` is false. */
   end(isKept: boolean): void {
     if (!isKept) {
       for (const [key, state] of this.#before) {
@@ -421,7 +421,7 @@ export class Projector<S, T = unknown> {
     await orFromEarliest(start, (to) => this.#client.seek(input, group, to));
   }
 
-  /** Repeats a call until it succeeds or can never succeed. */
+  /** Repeats a call while it fails with a retryable error. */
   async #retry<R>(call: () => Promise<R>): Promise<R> {
     const backoff = new Backoff(100, 5_000);
     for (;;) {

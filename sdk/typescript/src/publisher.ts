@@ -22,7 +22,7 @@ export interface PublisherOptions {
   publishTimeoutMs?: Millis | undefined;
 }
 
-/** One publish, from its call to its answer. */
+/** A publish that is not answered yet. */
 interface Publish extends Waiter {
   readonly corr: number;
   /** Its id or idempotency key. */
@@ -115,7 +115,7 @@ export class Publisher {
     return this.#hasRoom(1);
   }
 
-  /** Resolves when half of the queue is free. */
+  /** Resolves at once if the queue has room, otherwise when half of it is free. */
   whenWritable(): Promise<void> {
     return this.isWritable ? Promise.resolve() : this.#until(() => this.#hasRoom(0.5));
   }

@@ -78,7 +78,7 @@ export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
     return this.#events.has(key);
   }
 
-  /** In seq order. */
+  /** The keys and their events, in seq order. */
   entries(): IterableIterator<[string, StoredEvent<T>]> {
     return this.#events.entries();
   }

@@ -64,7 +64,7 @@ export class InMemoryEventBus implements EventBus {
     await this.#store.insert(event);
     for (const { subscriptions, made } of this.#groups.values()) {
       if (made === undefined || !subscriptions.some((subscription) => matchesTopic(subscription, topic))) continue;
-      // A topic that is new to a pattern is read from its first event.
+      // A group reads a topic that is new to its pattern from the first event.
       made.addSource(topic, cursorTopic(subscriptions[0] as string, topic), { topic });
       made.pump();
     }

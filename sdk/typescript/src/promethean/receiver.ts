@@ -67,7 +67,7 @@ export class Receiver {
     return this.#stopping;
   }
 
-  /** Leaves the group for good. Events can be found and settled until it resolves. */
+  /** Leaves the group for good. `find`, `ack` and `nack` work until it resolves. */
   end(): Promise<void> {
     this.#isEnded = true;
     return this.stop();

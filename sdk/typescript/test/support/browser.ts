@@ -1,4 +1,4 @@
-/** Chromium without a window, and pages of origins other than the server's. */
+/** Starts headless Chromium, and serves pages of origins other than the server's. */
 import { spawn } from "node:child_process";
 import { existsSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";

@@ -8,7 +8,7 @@ import { MongoClient } from "mongodb";
 import { fixedPort } from "./ports.js";
 import { REPOSITORY } from "./workspace.js";
 
-/** Where `tests/mongodb/install` puts it. */
+/** The path at which `tests/mongodb/install` installs the server. */
 const BINARY = resolve(process.env["PROMBUS_TEST_MONGOD"] ?? join(REPOSITORY, "target/tools/mongod-6.0.5/mongod"));
 const START_MS = 30_000;
 const LOG = "mongod.log";
@@ -87,7 +87,7 @@ async function run(folder: string, host: string, isReplicaSet: boolean): Promise
   };
 }
 
-/** Waits until the server takes writes. */
+/** Waits until the server accepts writes. */
 async function prepare(host: string, isReplicaSet: boolean, isNew: boolean): Promise<void> {
   const client = new MongoClient(`mongodb://${host}/?directConnection=true`, { serverSelectionTimeoutMS: START_MS });
   try {

@@ -6,9 +6,9 @@ import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 
 const BINARY = resolve(process.env["PROMBUS_BIN"] ?? join(import.meta.dirname, "../../../../target/debug/prombus"));
-/** Limit for a start and for a stop. */
+/** Timeout of a start and of a stop. */
 const TIMEOUT_MS = 20_000;
-/** Settings of the caller's own server must not reach the server under test. */
+/** Environment variables of the caller's own server must not configure the server under test. */
 const SETTINGS = /^(PROMBUS_|WS_|HTTP_PORT$)/;
 
 export interface ServerOptions {
