@@ -1,6 +1,6 @@
-//! Charts as SVG: bars in groups, and lines over an axis. Each is one file that needs nothing else.
+//! Draws charts as SVG: bars in groups, and lines over an axis. Each chart is one self-contained file.
 //!
-//! A chart is a card with a background of its own, so it can be read on any page; on a dark screen the card is dark.
+//! A chart is a card with its own background, so it is readable on any page. In dark mode the card is dark.
 
 mod bar;
 mod line;
@@ -10,7 +10,7 @@ use std::fmt::Write;
 pub use bar::{Bar, BarChart, BarGroup, bar_chart};
 pub use line::{Line, LineChart, Panels, Scale, line_chart, panels};
 
-/// Colours of series, in their order: told apart by people who see red and green alike, and on light and dark cards.
+/// The colours of the series. They can be distinguished with red-green colour blindness, and on light and dark cards.
 const COLOURS: [&str; 8] =
     ["#e8590c", "#1c7ed6", "#74b3e8", "#2b8a3e", "#8ccf9a", "#9c6ade", "#c9a227", "#868e96"];
 
@@ -22,7 +22,7 @@ const STYLE: &str = "<style>\
     .card{fill:#0d1117;stroke:#30363d}.grid{stroke:#262c34}.axis{stroke:#6e7681}}\
     </style>";
 
-/// A picture while it is drawn.
+/// An SVG picture that is being drawn.
 struct Canvas {
     svg: String,
     width: f64,
@@ -92,7 +92,7 @@ impl Canvas {
         }
     }
 
-    /// Title, what is below it, and the names of the series. Answers where the rest begins.
+    /// Draws title, subtitle and the names of the series. Returns where the rest begins.
     fn head(&mut self, title: &str, subtitle: &str, series: &[String]) -> f64 {
         self.text((20.0, 32.0), "title", Anchor::Start, title);
         self.text((20.0, 53.0), "faint", Anchor::Start, subtitle);
@@ -120,7 +120,7 @@ fn colour(series: usize) -> &'static str {
     COLOURS[series % COLOURS.len()]
 }
 
-/// About how wide a text is: fonts differ, so with room to spare.
+/// The approximate width of a text. Fonts differ, so it is an upper estimate.
 fn text_width(text: &str) -> f64 {
     text.chars().count() as f64 * 7.0
 }
@@ -129,7 +129,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A step of 1, 2 or 5 times a power of ten, so that there are about so many up to `max`.
+/// A step of 1, 2 or 5 times a power of ten, so that about `count` steps fit up to `max`.
 fn step(max: f64, count: f64) -> f64 {
     let rough = (max / count).max(f64::MIN_POSITIVE);
     let power = 10_f64.powf(rough.log10().floor());
@@ -138,7 +138,7 @@ fn step(max: f64, count: f64) -> f64 {
     factor * power
 }
 
-/// A value as an axis has it: `200k`, `1.5M`, `0.05`.
+/// Formats a value for an axis: `200k`, `1.5M`, `0.05`.
 fn short(value: f64) -> String {
     let (scaled, suffix) = match value.abs() {
         size if size >= 1e9 => (value / 1e9, "G"),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_break_out() {
+    fn names_are_escaped() {
         assert_eq!(escaped("<a & \"b\">"), "&lt;a &amp; &quot;b&quot;&gt;");
     }
 }

@@ -1,26 +1,26 @@
-//! The folder for the servers' data: whatever ends the program, it is gone.
+//! The folder for the servers' data. It is deleted when the program ends, also by a signal.
 
 use crate::progress::say;
 use anyhow::Context;
 use prombus_bench::process;
 use std::path::{Path, PathBuf};
 
-/// The folder for the servers' data, gone at the end.
+/// The folder for the servers' data. Dropping it deletes the folder.
 #[derive(Debug)]
 pub struct Data(PathBuf);
 
 impl Data {
-    /// A new folder in this one.
+    /// Creates a new folder inside another one.
     ///
     /// # Errors
-    /// When it can't be made.
+    /// If it cannot be created.
     pub fn new(inside: &Path) -> anyhow::Result<Self> {
         let folder = inside.join(format!("compare-data-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         Ok(Self(folder.canonicalize()?))
     }
 
-    /// Where it is.
+    /// Its path.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.0
@@ -33,10 +33,10 @@ impl Drop for Data {
     }
 }
 
-/// On Ctrl-C and SIGTERM the server that runs is stopped and its data taken away.
+/// On Ctrl-C and SIGTERM, stops the running servers, deletes their data and exits.
 ///
 /// # Errors
-/// When signals can't be watched.
+/// If signal handlers cannot be installed.
 pub fn stop_on_signals(data: &Data) -> anyhow::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let data = data.0.clone();

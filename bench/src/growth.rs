@@ -1,7 +1,7 @@
-//! What prombus costs when there is more of something: topics, groups, connections, bytes, and events that it keeps.
+//! Measures how the cost of prombus grows with the number of topics, groups, connections, payload bytes and stored events.
 //!
-//! [`dimension`] says what grows and in which steps, [`measure`] and [`backlog`] do it on real servers, [`results`] keeps it,
-//! [`verdicts`] says what grows faster than it must, and [`page`] and [`picture`] show it.
+//! [`dimension`] defines what grows and in which steps, [`measure`] and [`backlog`] measure it on real servers, [`results`] stores
+//! the measurements, [`verdicts`] finds costs that grow too much, and [`page`] and [`picture`] present the results.
 
 pub mod backlog;
 pub mod dimension;

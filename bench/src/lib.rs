@@ -1,10 +1,10 @@
-//! The same load on prombus and on its peers: Redis Streams, NATS JetStream and RabbitMQ.
+//! Runs the same loads on prombus and on its peers: Redis Streams, NATS JetStream and RabbitMQ.
 //!
-//! [`peer`] starts servers, [`wire`] has the peers' protocols for the client loop of `prombus-bench`, [`schedule`] puts runs in
-//! order, [`results`] keeps all that was measured, [`verdicts`] judges it, and [`page`] and [`chart`] show it. `bench/compare`
-//! builds and runs all this.
+//! [`peer`] starts servers, [`wire`] implements the peers' protocols for the client loop of `prombus-bench`, [`schedule`] orders the
+//! runs, [`results`] stores the measurements, [`verdicts`] compares them with the goals, and [`page`] and [`chart`] present them.
+//! `bench/compare` builds and runs this.
 //!
-//! [`growth`] has what prombus alone costs when there is more of something; `bench/growth` runs that.
+//! [`growth`] measures how the cost of prombus grows with load dimensions such as topics and groups; `bench/growth` runs it.
 
 pub mod chart;
 pub mod data_folder;

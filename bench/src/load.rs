@@ -1,9 +1,9 @@
-//! The loads, by name: each is the same plan for every server.
+//! The named loads. A load is the same plan for every server.
 
 use prombus_bench::{Length, Pace, Plan};
 use std::time::Duration;
 
-/// What is done to a server.
+/// A load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
     /// Its name on the command line and in the raw results.
@@ -12,24 +12,24 @@ pub struct Load {
     pub title: &'static str,
     /// Connections that publish.
     pub publishers: usize,
-    /// Groups that get everything.
+    /// Groups that receive every message.
     pub groups: usize,
-    /// Messages a second; none is as many as go.
+    /// Messages per second; `None` means as fast as possible.
     pub rate: Option<f64>,
-    /// What it says of prombus beyond the comparison, if it is for prombus alone.
+    /// Why it is run on prombus alone; `None` if it is run on the peers too.
     pub alone: Option<Alone>,
 }
 
-/// Why a load is for prombus alone.
+/// Why a load is run on prombus alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alone {
-    /// It takes long, to see whether the rate stays. Done once.
+    /// A long run that shows whether the rate is sustained. Run once.
     Sustained,
-    /// Publishes carry ids that the client made.
+    /// Publishes contain ids that the client generates.
     ClientIds,
 }
 
-/// The rate of the latencies' load.
+/// The rate of the load that measures latencies.
 pub const STEADY_PER_SECOND: f64 = 10_000.0;
 
 /// All loads, in the order of the tables.
@@ -56,26 +56,26 @@ const fn of_prombus(name: &'static str, publishers: usize, alone: Alone) -> Load
 /// How long runs are.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// What counts of a run.
+    /// A run, without its warm-up.
     pub run: Duration,
-    /// What counts of a sustained one.
+    /// A sustained run, without its warm-up.
     pub sustained: Duration,
 }
 
 impl Load {
-    /// The load of this name.
+    /// The load with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         LOADS.into_iter().find(|load| load.name == name)
     }
 
-    /// How long it runs, warm-up and all that is around it not included.
+    /// How long it runs, without warm-up, starting and stopping.
     #[must_use]
     pub fn length(&self, times: Times) -> Duration {
         if self.alone == Some(Alone::Sustained) { times.sustained } else { times.run }
     }
 
-    /// What the client does.
+    /// The plan for the client loop.
     #[must_use]
     pub fn plan(&self, times: Times) -> Plan {
         Plan {

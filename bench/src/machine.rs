@@ -1,4 +1,4 @@
-//! What is measured on: figures mean little without it.
+//! Describes the machine of a measurement: figures mean little without it.
 
 use anyhow::{Context, bail};
 use prombus_bench::process::first_line;
@@ -8,24 +8,24 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
-/// The machine, at the start.
+/// The machine, as it is at the start of the measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's name.
     pub cpu: String,
     /// Cores that this program may use.
     pub cores: usize,
-    /// Memory.
+    /// The size of the memory.
     pub memory_bytes: u64,
     /// The kernel's version.
     pub kernel: String,
-    /// The file system that the data of all servers is on.
+    /// The file system of the servers' data.
     pub file_system: String,
-    /// The disk under it, and whether it says of itself that it turns.
+    /// Its disk, and whether the kernel reports it as rotational.
     pub disk: String,
-    /// The median of a 4 KiB write with `fdatasync` into a file that has the room already.
+    /// The median time of a 4 KiB write with `fdatasync` to a preallocated file.
     pub sync_ms: f64,
-    /// How busy the machine was before: over one, five and fifteen minutes.
+    /// The load average over one, five and fifteen minutes.
     pub load_average: String,
 }
 
@@ -33,14 +33,14 @@ const TMPFS: i64 = 0x0102_1994;
 const RAMFS: i64 = 0x8584_58f6;
 
 impl Machine {
-    /// Looks at the machine, and at the disk that holds this folder.
+    /// Describes this machine and the disk of this folder.
     ///
     /// # Errors
-    /// When the folder is in memory, or can't be written.
-    pub fn look(folder: &Path) -> anyhow::Result<Self> {
+    /// If the folder is in memory, or cannot be written.
+    pub fn detect(folder: &Path) -> anyhow::Result<Self> {
         let kind = rustix::fs::statfs(folder)?.f_type as i64;
         if kind == TMPFS || kind == RAMFS {
-            bail!("{} is in memory: --data must be on a disk, or syncing costs nothing", folder.display());
+            bail!("{} is in memory, where syncing costs nothing: --data must be on a disk", folder.display());
         }
         let (file_system, disk) = disk_of(folder).unwrap_or_else(|| ("unknown".into(), "unknown".into()));
         Ok(Self {
@@ -71,10 +71,10 @@ impl Machine {
     }
 }
 
-/// Today in UTC, and which revision this is built from, if that can be told.
+/// Today's date in UTC, and the revision that this is built from, or `unknown`.
 ///
 /// # Errors
-/// When there is no `date`.
+/// If there is no `date` command.
 pub fn date_and_revision() -> anyhow::Result<(String, String)> {
     let date = first_line(Path::new("date"), &["-u", "+%Y-%m-%d"])?;
     let revision = first_line(Path::new("git"), &["rev-parse", "--short", "HEAD"]).unwrap_or_default();
@@ -86,25 +86,25 @@ pub fn date_and_revision() -> anyhow::Result<(String, String)> {
     Ok((date, if is_changed { format!("{revision} with changes") } else { revision }))
 }
 
-/// Bytes that are free on the disk of a folder.
+/// The free bytes on the disk of a folder.
 ///
 /// # Errors
-/// When there is no such folder.
+/// If the folder does not exist.
 pub fn free_bytes(folder: &Path) -> anyhow::Result<u64> {
     let stat = rustix::fs::statvfs(folder).with_context(|| format!("no folder {}", folder.display()))?;
     Ok(stat.f_bavail * stat.f_frsize)
 }
 
-/// Checks that so much is free on the disk of a folder.
+/// Checks that the disk of a folder has `needed_bytes` free.
 ///
 /// # Errors
-/// When it is not, with what needs it and what can be done.
+/// If it has not. The error says what needs the space and what to do.
 pub fn check_free(folder: &Path, needed_bytes: u64, what: &str, advice: &str) -> anyhow::Result<()> {
     let free = free_bytes(folder)?;
     if free < needed_bytes {
         let gigabytes = |bytes: u64| bytes as f64 / 1e9;
         bail!(
-            "{:.1} GB are free and {what} may need {:.1}: {advice}",
+            "{:.1} GB are free and {what} may need {:.1} GB: {advice}",
             gigabytes(free),
             gigabytes(needed_bytes)
         );
@@ -165,7 +165,7 @@ mod tests {
         if !folder.is_dir() {
             return;
         }
-        assert!(Machine::look(folder).unwrap_err().to_string().contains("in memory"));
+        assert!(Machine::detect(folder).unwrap_err().to_string().contains("in memory"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `prombus-compare`: arguments, progress, files. `bench/compare` builds and runs it.
+//! The program `prombus-compare`: parses arguments, reports progress, writes result files. `bench/compare` builds and runs it.
 
 use anyhow::Context;
 use clap::Parser;
@@ -16,54 +16,54 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The same load on prombus and on its peers, with the same client loop.
+/// Runs the same loads on prombus and on its peers, with the same client loop.
 ///
-/// Starts one server at a time on loopback, with its data on the same disk, and writes raw results, tables and a picture.
-/// Peers are those on the PATH, or named by REDIS_SERVER, NATS_SERVER and RABBITMQ_SERVER.
+/// Starts one server at a time on loopback, with its data on the same disk, and writes raw results, tables and a chart.
+/// Peers are found on the PATH, or with the variables REDIS_SERVER, NATS_SERVER and RABBITMQ_SERVER.
 #[derive(Debug, Parser)]
 #[command(
     version,
     after_help = "Loads: publish, publish-4, round-trip, fan-out, steady; for prombus alone client-ids, \
-client-ids-4, sustained, sustained-4.\nExit code: 0 if all was measured (a ratio that is missed is no error), 1 if a run \
-lost or doubled something or a server failed, 2 if nothing could be measured."
+client-ids-4, sustained, sustained-4.\nExit code: 0 if every run succeeded (a missed goal is not an error), 1 if a run lost, \
+duplicated or reordered messages or a server failed, 2 if nothing could be measured."
 )]
 struct Args {
-    /// How often each load is run on each server; medians are compared
+    /// Number of runs per load and server; medians are compared
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
     runs: u8,
-    /// Seconds of a run
+    /// Length of a run in seconds
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
-    /// Seconds of a sustained run, on prombus alone; 0 for none
+    /// Length of the sustained runs, on prombus alone, in seconds; 0 for none
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(0..=3600))]
     sustained: u64,
-    /// Only these loads
+    /// Run only these loads
     #[arg(long, value_delimiter = ',', value_name = "LOADS")]
     only: Vec<String>,
-    /// Only these servers beside prombus: redis, nats, rabbitmq, or one setting like redis-always; `none` for prombus alone
+    /// Compare only with these servers: redis, nats, rabbitmq, or one setting such as redis-always; `none` for prombus alone
     #[arg(long, value_delimiter = ',', value_name = "SERVERS")]
     peers: Vec<String>,
     /// The folder for results
     #[arg(long, default_value = "bench/results", value_name = "DIR")]
     out: PathBuf,
-    /// The binary of prombus [default: beside this program]
+    /// The prombus binary [default: in the folder of this program]
     #[arg(long, value_name = "PATH")]
     prombus: Option<PathBuf>,
-    /// The folder for the servers' data, on a disk; what it gets is taken away [default: beside the build]
+    /// The folder for the servers' data, on a disk; the data is deleted [default: in the build folder]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// How NATS delivers; try both: which is the faster was within the noise
+    /// How NATS delivers; the difference was within the noise
     #[arg(long, default_value = "push", value_name = "HOW")]
     nats_delivery: Delivery,
-    /// Threads for Redis's sockets: more than 1 is slower on few cores
+    /// Number of I/O threads of Redis; more than 1 is slower on few cores
     #[arg(long, default_value_t = 1, value_name = "COUNT")]
     redis_io_threads: u8,
-    /// The type of RabbitMQ's queues: quorum publishes faster
+    /// The type of RabbitMQ's queues; publishing is faster with quorum queues
     #[arg(long, default_value = "quorum", value_name = "TYPE")]
     rabbitmq_queue: QueueType,
 }
 
-/// Log bytes of prombus in a second, at most: for the room that a sustained run needs.
+/// The maximum number of bytes per second that prombus writes to its log, to estimate the disk space of a sustained run.
 const BYTES_PER_SECOND: u64 = 400_000_000;
 
 fn main() -> ExitCode {
@@ -77,15 +77,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures and writes everything. Answers whether each run was clean.
+/// Runs all loads and writes the results. Returns whether every run was clean.
 fn compare(args: &Args) -> anyhow::Result<bool> {
     let times =
         Times { run: Duration::from_secs(args.seconds), sustained: Duration::from_secs(args.sustained) };
     let mut loads = loads_named(&args.only)?;
     loads.retain(|load| args.sustained > 0 || load.alone != Some(Alone::Sustained));
     let program = std::env::current_exe()?;
-    let beside = program.parent().context("a program is in a folder")?;
-    let prombus = args.prombus.clone().unwrap_or_else(|| beside.join("prombus"));
+    let program_folder = program.parent().context("a program is in a folder")?;
+    let prombus = args.prombus.clone().unwrap_or_else(|| program_folder.join("prombus"));
     let tuning = Tuning {
         nats_delivery: args.nats_delivery,
         redis_io_threads: args.redis_io_threads,
@@ -94,9 +94,10 @@ fn compare(args: &Args) -> anyhow::Result<bool> {
     let found = peer::find(&prombus, tuning)?;
     let peers = peers_named(found.peers, &args.peers)?;
 
-    let data = Data::new(args.data.as_deref().unwrap_or_else(|| beside.parent().unwrap_or(beside)))?;
+    let data =
+        Data::new(args.data.as_deref().unwrap_or_else(|| program_folder.parent().unwrap_or(program_folder)))?;
     check_room(data.folder(), &loads, times)?;
-    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
+    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot create {}", args.out.display()))?;
     stop_on_signals(&data)?;
 
     let (date, revision) = date_and_revision()?;
@@ -104,7 +105,7 @@ fn compare(args: &Args) -> anyhow::Result<bool> {
     let mut results = Results {
         date,
         revision,
-        machine: Machine::look(data.folder())?,
+        machine: Machine::detect(data.folder())?,
         payload_bytes: plan.payload_bytes,
         window: plan.window,
         seconds: args.seconds,
@@ -131,20 +132,20 @@ fn compare(args: &Args) -> anyhow::Result<bool> {
     write_results(&results, &args.out)?;
     let is_clean = results.is_clean();
     if !is_clean {
-        say("NOT CLEAN: a run failed, or lost, doubled or reordered messages; see the tables");
+        say("NOT CLEAN: a run failed, or lost, duplicated or reordered messages; see the tables");
     }
     Ok(is_clean)
 }
 
-/// A run in a line.
+/// The progress line of a run.
 fn line(sample: &Sample) -> String {
     let Sample { load, server, run, .. } = sample;
     let Some(measurement) = &sample.measurement else {
         return format!("run {run} {load} {server}: FAILED: {}", sample.error.as_deref().unwrap_or_default());
     };
-    let books = if measurement.balance.is_clean() { "" } else { ", NOT CLEAN" };
+    let warning = if measurement.balance.is_clean() { "" } else { ", NOT CLEAN" };
     format!(
-        "run {run} {load} {server}: {}/s, client {:.2} cores, server {:.2}{books}",
+        "run {run} {load} {server}: {}/s, client {:.2} cores, server {:.2}{warning}",
         page::number(measurement.per_second),
         measurement.client_cores(),
         measurement.server_cores().unwrap_or(0.0),
@@ -160,6 +161,6 @@ fn write_results(results: &Results, out: &Path) -> anyhow::Result<()> {
 
 fn check_room(folder: &Path, loads: &[Load], times: Times) -> anyhow::Result<()> {
     let longest = loads.iter().map(|load| load.length(times).as_secs()).max().unwrap_or(0);
-    let advice = "name another disk with --data, or be shorter with --sustained";
+    let advice = "use another disk with --data, or shorter runs with --sustained";
     check_free(folder, (longest + 1) * BYTES_PER_SECOND, &format!("runs of {longest} s"), advice)
 }

@@ -1,4 +1,4 @@
-//! The results as a page of tables, and as a picture.
+//! Writes the results as a page of tables, and draws the rates as a bar chart.
 
 use crate::chart::{Bar, BarChart, BarGroup, bar_chart};
 use crate::load::{Alone, LOADS, Load};
@@ -17,12 +17,12 @@ pub fn page(results: &Results, raw: &str) -> String {
     put_latencies(&mut page, results);
     put_cpu(&mut page, results);
     put_alone(&mut page, results);
-    put_books(&mut page, results);
+    put_accounting(&mut page, results);
     put_settings(&mut page, results);
     page
 }
 
-/// The rates as bars.
+/// The rates as a bar chart.
 #[must_use]
 pub fn picture(results: &Results) -> String {
     let series =
@@ -37,7 +37,7 @@ pub fn picture(results: &Results) -> String {
     let (payload_bytes, window) = (results.payload_bytes, number(results.window as f64));
     let (cpu, cores) = (&results.machine.cpu, results.machine.cores);
     let chart = BarChart {
-        title: "Messages a second, each accounted for".into(),
+        title: "Messages per second, each accounted for".into(),
         subtitle: format!("{payload_bytes}-byte payloads, {window} in flight, medians; {cpu}, {cores} cores"),
         series: series.collect(),
         groups: groups.collect(),
@@ -52,7 +52,7 @@ fn when_synced(durability: Durability) -> &'static str {
     }
 }
 
-/// Loads on prombus and on peers that were measured.
+/// The measured loads that were run on prombus and on peers.
 fn compared(results: &Results) -> impl Iterator<Item = Load> {
     measured(results).filter(|load| load.alone.is_none())
 }
@@ -69,11 +69,11 @@ fn put_head(page: &mut String, results: &Results, raw: &str) {
     let memory_gb = machine.memory_bytes as f64 / 1e9;
     let _ = writeln!(
         page,
-        "# prombus beside its peers\n\n\
+        "# prombus compared with its peers\n\n\
          Written by `bench/compare` on {date}, revision {revision}; raw results in [{raw}]({raw}).\n\n\
-         {payload_bytes}-byte payloads, {window} in flight for each connection, medians of {runs} of {seconds} s \
-         (lowest to highest in parentheses). The same client loop for all, in one thread; a fresh server with empty \
-         data for each run, one at a time, in an order that rotates, data on the same disk.\n\n\
+         {payload_bytes}-byte payloads, {window} in flight per connection; the figures are medians of {runs} of {seconds} s, with \
+         the lowest and highest value in parentheses. All servers get their load from the same single-threaded client loop. Each \
+         run uses a new server without data, one server at a time, in rotating order, with the data on the same disk.\n\n\
          Machine: {}, {} cores, {memory_gb:.1} GB of memory, Linux {}, {} on {}; a 4 KiB write with `fdatasync` takes \
          {:.2} ms; load average at the start: {}.\n",
         machine.cpu,
@@ -116,7 +116,7 @@ fn put_row(
             None if results.samples_of(load.name, &server.name).next().is_some() => "**failed**".into(),
             None => "–".into(),
             Some(_) if load.rate.is_some() && !results.holds_rate(load, &server.name) => {
-                "rate not held".into()
+                "did not keep up".into()
             }
             Some(figures) if results.balance(load.name, &server.name).is_clean() => cell(&figures),
             Some(figures) => format!("{} **not clean**", cell(&figures)),
@@ -127,7 +127,7 @@ fn put_row(
 }
 
 fn put_rates(page: &mut String, results: &Results) {
-    page.push_str("## Messages a second\n\nDeliveries where there are groups.\n\n");
+    page.push_str("## Messages per second\n\nFor loads with groups: deliveries per second.\n\n");
     put_table_head(page, results, "");
     for load in compared(results).filter(|load| load.rate.is_none()) {
         put_row(page, results, &load, load.title, &|figures| spread(figures.rate, &number));
@@ -140,24 +140,30 @@ fn put_rates(page: &mut String, results: &Results) {
 }
 
 fn put_verdicts(page: &mut String, results: &Results) {
-    page.push_str("## Wanted\n\nprombus divided by the other.\n\n| | beside | measured | wanted | |\n|---|---|---:|---|---|\n");
+    page.push_str(
+        "## Goals\n\nRatios are prombus divided by the other.\n\n| | compared with | measured | goal | |\n|---|---|---:|---|---|\n",
+    );
     for verdict in verdicts(results) {
         let (measured, outcome) = match verdict.measured {
-            None => ("–".into(), "rate not held by the other"),
+            None => ("–".into(), "the other did not keep up with the rate"),
             Some(measured) => {
                 let outcome = if verdict.is_reached { "reached" } else { "**missed**" };
                 (format!("{measured:.2}{}", verdict.unit), outcome)
             }
         };
-        let (title, beside, wanted) = (verdict.title, verdict.beside, verdict.wanted);
-        let _ = writeln!(page, "| {title} | {beside} | {measured} | {wanted} | {outcome} |");
+        let (title, compared_with, wanted) = (verdict.title, verdict.compared_with, verdict.wanted);
+        let _ = writeln!(page, "| {title} | {compared_with} | {measured} | {wanted} | {outcome} |");
     }
     page.push('\n');
 }
 
 fn put_latencies(page: &mut String, results: &Results) {
     let Some(load) = compared(results).find(|load| load.rate.is_some()) else { return };
-    let _ = writeln!(page, "## Latencies at {}\n\nMilliseconds, from when a message was due.\n", load.title);
+    let _ = writeln!(
+        page,
+        "## Latencies at {}\n\nMilliseconds, from the time at which a message was due.\n",
+        load.title
+    );
     put_table_head(page, results, "");
     type Row = (&'static str, fn(&Figures) -> Spread);
     let rows: [Row; 4] = [
@@ -174,8 +180,8 @@ fn put_latencies(page: &mut String, results: &Results) {
 
 fn put_cpu(page: &mut String, results: &Results) {
     page.push_str(
-        "## CPU\n\nCores that the client kept busy / cores that the server kept busy / the server's time for each message \
-         or delivery. A client well under 1 core is not what limits.\n\n",
+        "## CPU\n\nCores that the client used / cores that the server used / CPU time of the server per message or delivery. A \
+         client well under 1 core is not the bottleneck.\n\n",
     );
     put_table_head(page, results, "");
     for load in compared(results) {
@@ -197,12 +203,12 @@ fn put_alone(page: &mut String, results: &Results) {
     }
     page.push_str("## prombus alone\n\n");
     if loads.iter().any(|load| load.alone == Some(Alone::Sustained)) {
-        let _ = writeln!(page, "Sustained is one run of {} s.\n", results.sustained_seconds);
+        let _ = writeln!(page, "A sustained load is one run of {} s.\n", results.sustained_seconds);
     }
     let _ = writeln!(
         page,
         "\
-         | | messages a second | slowest second | server cores | for each message |\n|---|---:|---:|---:|---:|"
+         | | messages per second | slowest second | server cores | CPU per message |\n|---|---:|---:|---:|---:|"
     );
     for load in loads {
         let Some(figures) = results.figures(load.name, "prombus") else { continue };
@@ -222,18 +228,24 @@ fn put_alone(page: &mut String, results: &Results) {
     page.push('\n');
 }
 
-fn put_books(page: &mut String, results: &Results) {
+fn put_accounting(page: &mut String, results: &Results) {
     page.push_str(
-        "## Books\n\nEvery message is numbered; each must be answered once, and come to each group once and in order.\n\n\
+        "## Accounting\n\nEvery message is numbered. Each must be answered once, and delivered to each group once and in order.\n\n\
          | | sent | answered | delivered | lost | doubled | out of order |\n|---|---:|---:|---:|---:|---:|---:|\n",
     );
     for server in &results.servers {
         let mut all = [0; 6];
         for load in measured(results) {
-            let books = results.balance(load.name, &server.name);
-            let lines =
-                [books.sent, books.answered, books.delivered, books.lost, books.doubled, books.out_of_order];
-            all.iter_mut().zip(lines).for_each(|(all, line)| *all += line);
+            let balance = results.balance(load.name, &server.name);
+            let counts = [
+                balance.sent,
+                balance.answered,
+                balance.delivered,
+                balance.lost,
+                balance.doubled,
+                balance.out_of_order,
+            ];
+            all.iter_mut().zip(counts).for_each(|(all, count)| *all += count);
         }
         let cells = all.map(|count| number(count as f64)).join(" | ");
         let _ = writeln!(page, "| {} | {cells} |", server.name);
@@ -243,7 +255,7 @@ fn put_books(page: &mut String, results: &Results) {
 
 fn put_settings(page: &mut String, results: &Results) {
     page.push_str(
-        "## Settings\n\n| | version | an answer means | settings, all else default |\n|---|---|---|---|\n",
+        "## Settings\n\n| | version | an answer means | settings that are not the default |\n|---|---|---|---|\n",
     );
     for server in &results.servers {
         let settings: Vec<String> = server.settings.iter().map(|setting| format!("`{setting}`")).collect();
@@ -258,7 +270,7 @@ fn put_settings(page: &mut String, results: &Results) {
     }
 }
 
-/// The middle, with the lowest and the highest behind it.
+/// Formats the median, followed by the lowest and the highest value.
 pub(crate) fn spread(spread: Spread, format: &dyn Fn(f64) -> String) -> String {
     if spread.min == spread.max {
         return format(spread.median);
@@ -274,7 +286,7 @@ mod tests {
     use crate::results::tests::results;
 
     #[test]
-    fn the_page_has_rates_ratios_and_books() {
+    fn the_page_has_rates_ratios_and_accounting() {
         let results = results(&[("publish", "prombus", 541_000.0), ("publish", "nats", 200_000.0)]);
         let page = page(&results, "raw.json");
         assert!(
@@ -289,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_lost_something_is_shown_so() {
+    fn a_peer_that_lost_messages_is_marked() {
         let mut results = results(&[("publish", "prombus", 1_000.0), ("publish", "nats", 500.0)]);
         results.samples[4].measurement.as_mut().unwrap().balance.lost = 7;
         let page = page(&results, "raw.json");
@@ -298,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_failed_is_shown_so() {
+    fn a_server_that_failed_is_marked() {
         let mut results = results(&[("publish", "prombus", 1_000.0), ("publish", "nats", 500.0)]);
         for sample in &mut results.samples[3..] {
             sample.measurement = None;
@@ -310,10 +322,13 @@ mod tests {
     }
 
     #[test]
-    fn latencies_of_a_rate_that_was_not_held_are_not_shown() {
+    fn latencies_of_a_server_that_did_not_keep_up_are_not_shown() {
         let results = results(&[("steady", "prombus", 11_500.0), ("steady", "nats", 4_000.0)]);
-        assert!(page(&results, "raw.json").contains("| 0.00 | rate not held |"));
-        assert!(page(&results, "raw.json").contains("| – | at most 0.5 | rate not held by the other |"));
+        assert!(page(&results, "raw.json").contains("| 0.00 | did not keep up |"));
+        assert!(
+            page(&results, "raw.json")
+                .contains("| – | at most 0.5 | the other did not keep up with the rate |")
+        );
     }
 
     #[test]
@@ -324,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn commas_stand_between_thousands() {
+    fn thousands_are_separated_by_commas() {
         assert_eq!(["0", "999", "1,000", "1,234,567"], [0.0, 999.0, 1e3, 1_234_567.0].map(number));
     }
 }

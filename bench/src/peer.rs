@@ -1,4 +1,4 @@
-//! The servers that are compared: which there are on this machine, in which settings, and how each is started.
+//! The servers that are compared: finds those on this machine, defines their settings, and starts them.
 
 mod description;
 mod nats;
@@ -21,7 +21,7 @@ pub use prombus::PrombusPeer;
 pub use rabbitmq::RabbitPeer;
 pub use redis::{AppendFsync, RedisPeer};
 
-/// A server in one setting, not started.
+/// A server with its settings, not started.
 #[derive(Clone, Debug)]
 pub enum Peer {
     /// prombus itself.
@@ -34,12 +34,12 @@ pub enum Peer {
     Rabbit(RabbitPeer),
 }
 
-/// A server that was started, with how to talk to it.
+/// A running server and its protocol.
 #[derive(Debug)]
 pub struct Server {
     process: Process,
     target: AnyTarget,
-    /// What it needs beside itself; stopped behind it.
+    /// Another process that the server needs; it is stopped after the server.
     _helper: Option<Process>,
 }
 
@@ -52,7 +52,7 @@ enum AnyTarget {
 }
 
 impl Peer {
-    /// How it is described.
+    /// Its description in the results.
     #[must_use]
     pub fn description(&self) -> &Description {
         match self {
@@ -63,16 +63,16 @@ impl Peer {
         }
     }
 
-    /// About how long it takes to start and to stop.
+    /// The approximate time to start and stop it.
     #[must_use]
     pub fn start_time(&self) -> Duration {
         Duration::from_millis(if matches!(self, Self::Rabbit(_)) { 8_000 } else { 800 })
     }
 
-    /// Starts it with its data in a new folder of this name. Client ids are a choice that prombus alone has.
+    /// Starts it with its data in a new folder with this path. `has_client_ids` applies only to prombus.
     ///
     /// # Errors
-    /// When it does not start, or not in time.
+    /// If it does not start in time.
     pub fn start(&self, folder: &Path, has_client_ids: bool) -> anyhow::Result<Server> {
         std::fs::create_dir_all(folder)?;
         let mut helper = None;
@@ -103,41 +103,41 @@ impl Server {
     /// Runs a plan against it.
     ///
     /// # Errors
-    /// When the server refuses something, or goes away.
+    /// If the server refuses something, or closes a connection.
     pub fn run(&self, plan: &Plan) -> anyhow::Result<Measurement> {
         self.run_here(plan).map_err(|error| self.process.explain(error))
     }
 
     fn run_here(&self, plan: &Plan) -> anyhow::Result<Measurement> {
         let mut ledger = Ledger::new(plan.publishers, plan.topics, plan.groups);
-        let (ledger, id, tell) = (&mut ledger, Some(self.process.id()), &mut |_| {});
+        let (ledger, id, on_progress) = (&mut ledger, Some(self.process.id()), &mut |_| {});
         match &self.target {
-            AnyTarget::Prombus(target) => client::run(target, plan, ledger, id, tell),
-            AnyTarget::Redis(target) => client::run(target, plan, ledger, id, tell),
-            AnyTarget::Nats(target) => client::run(target, plan, ledger, id, tell),
-            AnyTarget::Amqp(target) => client::run(target, plan, ledger, id, tell),
+            AnyTarget::Prombus(target) => client::run(target, plan, ledger, id, on_progress),
+            AnyTarget::Redis(target) => client::run(target, plan, ledger, id, on_progress),
+            AnyTarget::Nats(target) => client::run(target, plan, ledger, id, on_progress),
+            AnyTarget::Amqp(target) => client::run(target, plan, ledger, id, on_progress),
         }
     }
 }
 
-/// The peers of this machine, and what is missing.
+/// The servers on this machine, and the missing ones.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Each in each of its settings.
+    /// The servers; one entry for each setting of a server.
     pub peers: Vec<Peer>,
-    /// What is not compared, with the reason.
+    /// The servers that are not compared, with the reason.
     pub missing: Vec<String>,
 }
 
-/// Looks for prombus at this place and for the peers on the machine.
+/// Finds prombus at this path, and the peers on this machine.
 ///
 /// # Errors
-/// When prombus is not there, or a program does not tell its version.
+/// If prombus is not found, or a program does not print its version.
 pub fn find(prombus: &Path, tuning: Tuning) -> anyhow::Result<Found> {
     let mut found = Found::default();
     found.peers.push(Peer::Prombus(PrombusPeer::new(prombus)?));
     let missing = |name: &str, variable: &str| {
-        format!("{name}: not compared, it is neither on the PATH nor named by {variable}")
+        format!("{name}: not compared, because it is neither on the PATH nor given by {variable}")
     };
     match find_program("REDIS_SERVER", "redis-server") {
         Some(path) => {
@@ -156,7 +156,7 @@ pub fn find(prombus: &Path, tuning: Tuning) -> anyhow::Result<Found> {
             } else {
                 let version = &peer.description.version;
                 found.missing.push(format!(
-                    "nats-always: not compared, nats-server {version} has no sync_interval: always (2.10 has)"
+                    "nats-always: not compared, because nats-server {version} does not support sync_interval: always (2.10 does)"
                 ));
                 found.peers.push(Peer::Nats(peer));
             }
@@ -167,6 +167,6 @@ pub fn find(prombus: &Path, tuning: Tuning) -> anyhow::Result<Found> {
         Some(path) => found.peers.push(Peer::Rabbit(RabbitPeer::new(&path, tuning)?)),
         None => found.missing.push(missing("rabbitmq-server", "RABBITMQ_SERVER")),
     }
-    found.missing.push("kafka: not compared, this program does not speak its protocol".into());
+    found.missing.push("kafka: not compared, because this program does not implement its protocol".into());
     Ok(found)
 }

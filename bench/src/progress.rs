@@ -1,26 +1,26 @@
-//! What a program that measures says while it does, and the files that it writes.
+//! Progress messages and result files of the programs that measure.
 
 use anyhow::Context;
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-/// A line on stderr. Whoever closed it does not want to know.
+/// Prints a line to stderr. Errors are ignored, because stderr may be closed.
 pub fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// A time in words.
+/// Formats a duration in seconds or minutes.
 #[must_use]
 pub fn minutes(time: Duration) -> String {
     let seconds = time.as_secs();
     if seconds < 100 { format!("{seconds} s") } else { format!("{} min", seconds.div_ceil(60)) }
 }
 
-/// Writes a file of results, and says so.
+/// Writes a result file and reports it.
 ///
 /// # Errors
-/// When it can't be written.
+/// If it cannot be written.
 pub fn write_file(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
     let path = folder.join(name);
     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;

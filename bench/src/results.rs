@@ -1,4 +1,4 @@
-//! Everything that was measured, raw, and what it comes to.
+//! The raw results of a comparison, and figures computed from them.
 
 use crate::load::{Load, STEADY_PER_SECOND};
 use crate::machine::Machine;
@@ -14,70 +14,70 @@ pub struct Sample {
     pub load: String,
     /// The server's name.
     pub server: String,
-    /// The how manieth run, from 1.
+    /// The number of the run, from 1.
     pub run: usize,
-    /// What was measured, unless it failed.
+    /// The measurement, unless the run failed.
     pub measurement: Option<Measurement>,
     /// Why it failed.
     pub error: Option<String>,
 }
 
-/// All that is known of a comparison: the file of raw results.
+/// The contents of the file with raw results.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Results {
-    /// The day, in UTC.
+    /// The date of the measurement, in UTC.
     pub date: String,
     /// The revision that was measured.
     pub revision: String,
-    /// What it was measured on.
+    /// The machine of the measurements.
     pub machine: Machine,
     /// Payload bytes of a message.
     pub payload_bytes: usize,
-    /// Unanswered messages of one publisher at most.
+    /// Maximum number of unanswered messages per publisher.
     pub window: usize,
-    /// Seconds of a run that counted.
+    /// The length of a run in seconds, without the warm-up.
     pub seconds: u64,
-    /// Seconds of a sustained run that counted.
+    /// The length of a sustained run in seconds, without the warm-up.
     pub sustained_seconds: u64,
     /// The servers with their settings.
     pub servers: Vec<Description>,
-    /// What is not compared, and why.
+    /// The servers that are not compared, with the reason.
     pub not_compared: Vec<String>,
-    /// Every run, in the order in which they were done.
+    /// All runs, in chronological order.
     pub samples: Vec<Sample>,
 }
 
-/// The runs of a load on a server as one figure.
+/// The distribution of one figure over several runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spread {
-    /// Half of the runs had less.
+    /// The median.
     pub median: f64,
-    /// The run with the least.
+    /// The minimum.
     pub min: f64,
-    /// The run with the most.
+    /// The maximum.
     pub max: f64,
 }
 
-/// What a load on a server comes to.
+/// The figures of a load on a server.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Figures {
-    /// Messages or deliveries a second.
+    /// Messages or deliveries per second.
     pub rate: Spread,
-    /// From due to answered.
+    /// Median latency from the time at which a message was due to its answer.
     pub publish_p50_ms: Spread,
-    /// From due to answered.
+    /// 99th percentile of the latency from the time at which a message was due to its answer.
     pub publish_p99_ms: Spread,
-    /// From due to delivered.
+    /// Median latency from the time at which a message was due to its delivery.
     pub deliver_p50_ms: Spread,
-    /// From due to delivered.
+    /// 99th percentile of the latency from the time at which a message was due to its delivery.
     pub deliver_p99_ms: Spread,
-    /// Cores that the client kept busy.
+    /// Cores that the client used.
     pub client_cores: Spread,
-    /// Cores that the server kept busy.
+    /// Cores that the server used.
     pub server_cores: Spread,
-    /// CPU time of the server for each message or delivery.
+    /// CPU time of the server per message or delivery.
     pub server_cpu_us: Spread,
-    /// Payload bytes a second.
+    /// Payload bytes per second.
     pub bytes_per_second: Spread,
     /// Resident memory of the server at the end.
     pub server_resident_bytes: Spread,
@@ -86,7 +86,7 @@ pub struct Figures {
 }
 
 impl Spread {
-    /// The spread of these values; none of nothing.
+    /// The distribution of these values; `None` if there are none.
     #[must_use]
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
@@ -99,7 +99,7 @@ impl Spread {
 }
 
 impl Figures {
-    /// What these runs come to; none of nothing.
+    /// The figures of these runs; `None` if there are none.
     #[must_use]
     pub fn of<'a>(runs: impl IntoIterator<Item = &'a Measurement>) -> Option<Self> {
         let runs: Vec<&Measurement> = runs.into_iter().collect();
@@ -115,7 +115,7 @@ impl Figures {
             server_cpu_us: spread(&|run| run.server_cpu_us().unwrap_or(0.0))?,
             bytes_per_second: spread(&|run| run.bytes_per_second)?,
             server_resident_bytes: spread(&|run| run.server_resident_bytes.unwrap_or(0) as f64)?,
-            // The last second of a run is seldom whole.
+            // The last second of a run is rarely complete.
             slowest_second: runs
                 .iter()
                 .flat_map(|run| run.series.split_last().map_or(&[][..], |(_, whole)| whole))
@@ -132,20 +132,20 @@ impl Results {
         self.samples.iter().filter(move |sample| sample.load == load && sample.server == server)
     }
 
-    /// What a load on a server comes to. None if none of its runs went well.
+    /// The figures of a load on a server; `None` if no run succeeded.
     #[must_use]
     pub fn figures(&self, load: &str, server: &str) -> Option<Figures> {
         Figures::of(self.samples_of(load, server).filter_map(|sample| sample.measurement.as_ref()))
     }
 
-    /// Whether a server kept up with the rate of the latencies' load in the median; if not, its latencies say nothing.
+    /// Whether a server kept up with the load's fixed rate, in the median. If not, its latencies are meaningless.
     #[must_use]
     pub fn holds_rate(&self, load: &Load, server: &str) -> bool {
         let wanted = load.rate.unwrap_or(STEADY_PER_SECOND) * 0.95;
         self.figures(load.name, server).is_some_and(|figures| figures.rate.median >= wanted)
     }
 
-    /// The books of all runs of a load on a server together.
+    /// The sum of the accounts of all runs of a load on a server.
     #[must_use]
     pub fn balance(&self, load: &str, server: &str) -> Balance {
         let mut sum = Balance::default();
@@ -161,7 +161,7 @@ impl Results {
         sum
     }
 
-    /// Whether every run went well, with each message once and in order.
+    /// Whether every run succeeded, with each message delivered once and in order.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.samples.iter().all(|sample| {
@@ -210,7 +210,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_middle_run_counts() {
+    fn figures_are_medians_of_the_runs() {
         let results = results(&[("publish", "prombus", 1_000.0)]);
         let figures = results.figures("publish", "prombus").unwrap();
         assert_eq!(figures.rate.median.round(), 1_000.0);
@@ -237,7 +237,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn raw_results_come_back() {
+    fn raw_results_survive_a_round_trip() {
         let text = serde_json::to_string(&results(&[("publish", "prombus", 1_000.0)])).unwrap();
         let back: Results = serde_json::from_str(&text).unwrap();
         assert_eq!(back.samples.len(), 3);

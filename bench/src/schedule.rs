@@ -1,4 +1,4 @@
-//! Which run comes after which, and doing them one at a time.
+//! Orders the runs, and performs them one at a time.
 
 use crate::load::{Alone, LOADS, Load, Times};
 use crate::peer::Peer;
@@ -11,20 +11,21 @@ use std::time::Duration;
 /// One run of a load on a server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
-    /// The how manieth run, from 1.
+    /// The number of the run, from 1.
     pub run: usize,
     /// The load.
     pub load: Load,
-    /// Which of the servers.
+    /// The index of the server.
     pub server: usize,
 }
 
-/// The warm-up, what comes after the last message, and syncing: about so long.
-const AROUND: Duration = Duration::from_secs(1);
-/// Between runs. The data of the run before was deleted, and file systems that tell the disk so keep it busy for seconds.
-const REST: Duration = Duration::from_secs(3);
+/// The approximate time of warm-up, waiting for the last messages, and syncing.
+const OVERHEAD: Duration = Duration::from_secs(1);
+/// The pause between runs. The data of the previous run was deleted, and file systems that discard deleted blocks keep the disk busy
+/// for seconds.
+const DISK_SETTLE_TIME: Duration = Duration::from_secs(3);
 
-/// All runs in their order. Server 0 is prombus; the servers take turns in being first.
+/// All runs in order. Server 0 is prombus; the servers take turns at being first.
 #[must_use]
 pub fn schedule(loads: &[Load], servers: usize, runs: usize) -> Vec<Step> {
     let mut steps = Vec::new();
@@ -43,31 +44,34 @@ pub fn schedule(loads: &[Load], servers: usize, runs: usize) -> Vec<Step> {
     steps
 }
 
-/// About how long these runs take together.
+/// The approximate duration of these runs.
 #[must_use]
 pub fn estimate(steps: &[Step], peers: &[Peer], times: Times) -> Duration {
-    steps.iter().map(|step| REST + AROUND + peers[step.server].start_time() + step.load.length(times)).sum()
+    steps
+        .iter()
+        .map(|step| DISK_SETTLE_TIME + OVERHEAD + peers[step.server].start_time() + step.load.length(times))
+        .sum()
 }
 
-/// The loads of these names, in the order of the tables; all, if none is named.
+/// The loads with these names, in the order of the tables; all loads if no name is given.
 ///
 /// # Errors
-/// When there is no load of a name.
+/// If a name is unknown.
 pub fn loads_named(names: &[String]) -> anyhow::Result<Vec<Load>> {
     for name in names {
         Load::named(name).with_context(|| {
             let known: Vec<&str> = LOADS.iter().map(|load| load.name).collect();
-            format!("no load {name}: there are {}", known.join(", "))
+            format!("unknown load {name}: known are {}", known.join(", "))
         })?;
     }
     let is_named = |load: &Load| names.is_empty() || names.iter().any(|name| name == load.name);
     Ok(LOADS.into_iter().filter(is_named).collect())
 }
 
-/// The servers of these names or kinds (`redis` is all of Redis), prombus always; all, if none is named.
+/// The servers with these names or kinds (`redis` means all settings of Redis), and always prombus; all servers if no name is given.
 ///
 /// # Errors
-/// When there is no server of a name.
+/// If a name is unknown.
 pub fn peers_named(peers: Vec<Peer>, names: &[String]) -> anyhow::Result<Vec<Peer>> {
     let is_of = |peer: &Peer, name: &str| {
         let of = &peer.description().name;
@@ -79,7 +83,7 @@ pub fn peers_named(peers: Vec<Peer>, names: &[String]) -> anyhow::Result<Vec<Pee
         peers
             .iter()
             .find(|peer| is_of(peer, name))
-            .with_context(|| format!("no server {name} here: there are {known}"))?;
+            .with_context(|| format!("no server {name} on this machine: found {known}"))?;
     }
     let is_named = |peer: &Peer| {
         names.is_empty() || is_of(peer, "prombus") || names.iter().any(|name| is_of(peer, name))
@@ -87,17 +91,17 @@ pub fn peers_named(peers: Vec<Peer>, names: &[String]) -> anyhow::Result<Vec<Pee
     Ok(peers.into_iter().filter(is_named).collect())
 }
 
-/// Does one run on a fresh server, with its data in `folder`, which is gone afterwards.
+/// Performs one run on a new server with its data in `folder`, and deletes the folder.
 pub fn perform(step: &Step, peer: &Peer, times: Times, folder: &Path) -> Sample {
     rustix::fs::sync();
-    std::thread::sleep(REST);
+    std::thread::sleep(DISK_SETTLE_TIME);
     rustix::fs::sync();
     let outcome = run(step, peer, times, folder);
     let (measurement, error) = match outcome {
         Ok(measurement) => (Some(measurement), None),
         Err(error) => (None, Some(format!("{error:#}"))),
     };
-    // A server that did not start left it behind.
+    // A server that did not start may have left the folder behind.
     let _ = std::fs::remove_dir_all(folder);
     Sample {
         load: step.load.name.into(),
@@ -118,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_take_turns_in_being_first() {
+    fn servers_take_turns_at_being_first() {
         let loads = loads_named(&["publish".into()]).unwrap();
         let first: Vec<usize> = schedule(&loads, 3, 3).chunks(3).map(|steps| steps[0].server).collect();
         assert_eq!(first, [0, 1, 2]);
@@ -141,7 +145,10 @@ mod tests {
     #[test]
     fn a_load_that_does_not_exist_is_refused() {
         let error = loads_named(&["fan-in".into()]).unwrap_err().to_string();
-        assert!(error.starts_with("no load fan-in: there are publish, publish-4, round-trip"), "{error}");
+        assert!(
+            error.starts_with("unknown load fan-in: known are publish, publish-4, round-trip"),
+            "{error}"
+        );
         assert_eq!(loads_named(&[]).unwrap().len(), LOADS.len());
     }
 }

@@ -1,4 +1,4 @@
-//! What prombus wants to reach, beside its peers and by itself.
+//! The performance goals of prombus, relative to its peers and for itself.
 
 use crate::load::Load;
 use crate::results::{Figures, Results};
@@ -35,13 +35,14 @@ impl Figure {
     }
 }
 
-/// How the ratio of prombus to a peer must be.
+/// The goal for the ratio of prombus to a peer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Bound {
     AtLeast(f64),
     AtMost(f64),
 }
 
+/// Goals relative to peers: load, peer, figure, and the bound of the ratio.
 const WANTED: [(&str, &str, Figure, Bound); 18] = [
     ("publish", "redis-everysec", Figure::Rate, Bound::AtLeast(1.2)),
     ("publish", "redis-always", Figure::Rate, Bound::AtLeast(3.5)),
@@ -63,35 +64,35 @@ const WANTED: [(&str, &str, Figure, Bound); 18] = [
     ("steady", "nats", Figure::DeliveredP99, Bound::AtMost(0.5)),
 ];
 
-/// The rate of a load of prombus alone, as a part of that of the same load without its burden.
-const HELD: [(&str, &str, f64); 4] = [
+/// Goals for loads that run on prombus alone: load, base load, and the least ratio of their rates.
+const WANTED_ALONE: [(&str, &str, f64); 4] = [
     ("client-ids", "publish", 0.85),
     ("client-ids-4", "publish-4", 0.85),
     ("sustained", "publish", 0.75),
     ("sustained-4", "publish-4", 0.75),
 ];
 
-/// CPU time of the server for a published message, at most.
+/// The goal for the CPU time of the server per published message.
 const SERVER_CPU_US: f64 = 1.5;
 
-/// One line of what is wanted and what was measured.
+/// A goal and the figure that was measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// What is compared.
+    /// The load and the figure.
     pub title: String,
-    /// With what.
-    pub beside: String,
-    /// What was measured. None for latencies beside a peer that did not keep up: they say nothing.
+    /// The peer or load that it is compared with.
+    pub compared_with: String,
+    /// The measured figure. `None` for latencies if the peer did not keep up with the rate: they would be meaningless.
     pub measured: Option<f64>,
-    /// What is wanted, in words.
+    /// The goal in words.
     pub wanted: String,
-    /// Behind the figures: `x` for ratios, or a unit.
+    /// The text after the figure: `x` for ratios, or a unit.
     pub unit: &'static str,
-    /// Whether it is so.
+    /// Whether the goal is reached.
     pub is_reached: bool,
 }
 
-/// A verdict on all that was measured on both sides. What was not measured has none.
+/// The verdicts on all goals whose figures were measured on both sides.
 #[must_use]
 pub fn verdicts(results: &Results) -> Vec<Verdict> {
     let beside_peers = WANTED.iter().filter_map(|&(load, peer, figure, bound)| {
@@ -106,24 +107,31 @@ pub fn verdicts(results: &Results) -> Vec<Verdict> {
         let title = format!("{}{}", load.title, figure.title());
         let is_reached = is_reached && keeps_up("prombus");
         let measured = keeps_up(peer).then_some(ratio);
-        Some(Verdict { title, beside: peer.into(), measured, wanted, unit: "x", is_reached })
+        Some(Verdict { title, compared_with: peer.into(), measured, wanted, unit: "x", is_reached })
     });
-    let held = HELD.iter().filter_map(|&(load, base, part)| {
+    let held = WANTED_ALONE.iter().filter_map(|&(load, base, part)| {
         let title = Load::named(load)?.title.into();
-        let beside = Load::named(base)?.title.into();
+        let compared_with = Load::named(base)?.title.into();
         let ratio =
             results.figures(load, "prombus")?.rate.median / results.figures(base, "prombus")?.rate.median;
         let wanted = format!("at least {part}");
-        Some(Verdict { title, beside, measured: Some(ratio), wanted, unit: "x", is_reached: ratio >= part })
+        Some(Verdict {
+            title,
+            compared_with,
+            measured: Some(ratio),
+            wanted,
+            unit: "x",
+            is_reached: ratio >= part,
+        })
     });
     let cpu = ["publish", "publish-4"].iter().filter_map(|load| {
-        let title = format!("server CPU for a message, {}", Load::named(load)?.title);
+        let title = format!("server CPU per message, {}", Load::named(load)?.title);
         let measured = results.figures(load, "prombus")?.server_cpu_us.median;
         let wanted = format!("under {SERVER_CPU_US} µs");
         let is_reached = measured < SERVER_CPU_US;
         Some(Verdict {
             title,
-            beside: String::new(),
+            compared_with: String::new(),
             measured: Some(measured),
             wanted,
             unit: " µs",
@@ -146,13 +154,13 @@ mod tests {
             ("publish", "redis-always", 300.0),
         ]);
         let verdicts = verdicts(&results);
-        let of = |peer: &str| verdicts.iter().find(|verdict| verdict.beside == peer).unwrap();
+        let of = |peer: &str| verdicts.iter().find(|verdict| verdict.compared_with == peer).unwrap();
         assert!(of("redis-everysec").is_reached);
         assert_eq!(of("redis-everysec").measured.map(f64::round), Some(2.0));
         assert!(!of("redis-always").is_reached, "3.33 is less than 3.5");
         assert!(
-            !verdicts.iter().any(|verdict| verdict.beside == "nats"),
-            "what was not measured has no verdict"
+            !verdicts.iter().any(|verdict| verdict.compared_with == "nats"),
+            "a goal that was not measured has no verdict"
         );
     }
 

@@ -1,4 +1,4 @@
-//! The peers' words, each a [`prombus_bench::wire::Wire`] as lean as the one of prombus.
+//! The peers' protocols. Each is a [`prombus_bench::wire::Wire`] that is as fast as the one for prombus.
 
 mod amqp;
 mod nats;

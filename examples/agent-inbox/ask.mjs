@@ -8,8 +8,8 @@ const [me = "bob", agent = "ada", text = "how are you?"] = process.argv.slice(2)
 /** @type {import("@prombus/client").Client<Record<string, Message>>} */
 const bus = connect(process.env.PROMBUS_URL ?? "ws://127.0.0.1:8090", { token: process.env.PROMBUS_TOKEN });
 
-// Join before asking. A group that does not exist yet starts at the end of its topic, so a reply that came earlier would be
-// missed; `from: "earliest"` is the other way to avoid that.
+// Join before asking: by default a new group starts at the end of its topic and would miss a reply that was published before it
+// joined. `from: "earliest"` also avoids that.
 const inbox = bus.consume(`agents.${me}.inbox`, me, { from: "earliest" });
 await inbox.join();
 
@@ -18,7 +18,7 @@ console.log(`asked ${agent}`);
 
 for await (const delivery of inbox) {
   const { event } = delivery;
-  // Acked whether or not it is the reply to this question: an inbox is read to its end.
+  // Ack every message, even if it is not the reply to this question.
   await delivery.ack();
   if (event.caused_by?.includes(id)) {
     console.log(`${event.payload.from} replied: ${event.payload.text}`);

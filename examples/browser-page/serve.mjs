@@ -1,6 +1,6 @@
 // @ts-check
-// Serves the page and the client's ES modules on http://127.0.0.1:8000. There is no build step: the page's import map points
-// at the files of the installed package.
+// Serves the page and the client's ES modules on http://127.0.0.1:8000. No build step is needed: the page's import map points to
+// the files of the installed package.
 //
 //   PROMBUS_HTTP_CORS_ORIGINS=http://127.0.0.1:8000 WS_TOKEN=secret prombus serve
 //   PROMBUS_TOKEN=secret node browser-page/serve.mjs
@@ -17,7 +17,7 @@ const types = { ".html": "text/html", ".js": "text/javascript", ".map": "applica
 const server = createServer(async (request, response) => {
   const path = normalize(decodeURIComponent(new URL(request.url ?? "/", "http://page").pathname));
   if (path === "/session") {
-    // A real backend checks here who the user is, and answers with a short-lived token (a JWT) for that user.
+    // A real backend authenticates the user here, and responds with a short-lived token (a JWT) for that user.
     response.setHeader("Content-Type", "application/json");
     response.setHeader("Cache-Control", "no-store");
     response.end(JSON.stringify({

@@ -10,8 +10,8 @@ const orders = (args.length > 0 ? args : ["ada=12", "flaky=7", "busy=5", "blocke
   return { customer, total: Number(total) };
 });
 
-// Resolves when all orders are durable. Each has an id before it is first sent, so one that is resent after a reconnect is
-// stored once.
+// Resolves when all orders are durable. The client gives each order an id, so an order that is sent again after a reconnect is stored
+// once.
 const results = await bus.publishMany("orders.new", orders);
 for (const [index, { seq }] of results.entries()) console.log(`order ${seq}: ${orders[index]?.customer}`);
 await bus.close();

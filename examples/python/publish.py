@@ -13,7 +13,7 @@ TOKEN = os.environ.get("PROMBUS_TOKEN", "")
 
 
 async def publish(topic, payloads):
-    """Returns when every payload is on disk. Each has an id before it is first sent, so a resend stores nothing twice."""
+    """Returns when every payload is on disk. Each has an id, so that a payload that is sent twice is stored once."""
     unanswered = {str(uuid.uuid4()): payload for payload in payloads}
     async for socket in websockets.connect(URL):
         try:
@@ -29,7 +29,7 @@ async def publish(topic, payloads):
                     print(f"order {answer['seq']} is on disk", flush=True)
             return
         except websockets.ConnectionClosed:
-            continue  # connects again and resends what has no answer
+            continue  # connects again and sends the unanswered payloads again
 
 
 orders = [text.split("=") for text in sys.argv[1:] or ["ada=12", "flaky=7", "eve=-1"]]

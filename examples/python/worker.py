@@ -1,4 +1,4 @@
-"""A worker in Python with nothing but the package `websockets`: subscribes, acks, nacks, and reconnects.
+"""A worker in Python that needs only the package `websockets`: subscribes, acks, nacks, and reconnects.
 
     python3 -m venv .venv && .venv/bin/pip install -r python/requirements.txt
     .venv/bin/python python/worker.py
@@ -19,7 +19,7 @@ TOPIC, GROUP = "orders.new", "python"
 
 
 class Rejected(Exception):
-    """Retrying cannot help."""
+    """The event can never be handled: a retry cannot help."""
 
 
 def handle(event, attempt):
@@ -32,7 +32,7 @@ def handle(event, attempt):
 
 
 async def work(socket):
-    # Frames of a connection are handled in order, so there is no need to wait for the OK of AUTH.
+    # The server handles the frames of a connection in order, so there is no need to wait for the OK of AUTH.
     await socket.send(json.dumps({"op": "AUTH", "token": TOKEN}))
     options = {"from": "earliest", "maxInFlight": 10, "ackTimeoutMs": 30_000}
     await socket.send(json.dumps({"op": "SUBSCRIBE", "topic": TOPIC, "group": GROUP, "opts": options, "corr": "subscribe"}))
@@ -52,16 +52,16 @@ async def work(socket):
 
 async def settle(socket, frame):
     event, context = frame["event"], frame["ctx"]
-    # The topic as it was subscribed to (it may be a pattern), and the id of the event.
+    # `topic` is that of the subscription, which may be a pattern.
     answer = {"topic": frame["topic"], "group": frame["group"], "id": event["id"]}
     try:
-        # A handler that takes longer than `ackTimeoutMs` has to send MODACK meanwhile, or another member gets the event.
-        # In a thread, so that pings are answered while it runs.
+        # If a handler takes longer than `ackTimeoutMs`, the worker must send MODACK in the meantime, or another member gets the
+        # event. The handler runs in a thread, so that pings are answered while it runs.
         await asyncio.to_thread(handle, event, context["attempt"])
     except Rejected as error:
-        answer |= {"op": "NACK", "reason": str(error), "dead": True}  # to dlq.orders.new at once
+        answer |= {"op": "NACK", "reason": str(error), "dead": True}  # goes to dlq.orders.new at once
     except Exception as error:
-        answer |= {"op": "NACK", "reason": str(error)}  # again after a backoff; to dlq.orders.new after `maxAttempts`
+        answer |= {"op": "NACK", "reason": str(error)}  # redelivered after a backoff, up to `maxAttempts` deliveries
     else:
         answer |= {"op": "ACK"}
     await socket.send(json.dumps(answer))
@@ -72,15 +72,15 @@ async def main():
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:
-        # Iterating over connect() connects again after a failure, with a backoff. The server redelivers what was not acked:
-        # delivery is at least once, so `handle` has to tolerate a repetition.
+        # Iterating over connect() connects again after a failure, with a backoff. The server redelivers unacked events: delivery is
+        # at least once, so `handle` must tolerate repetitions.
         async for socket in websockets.connect(URL, max_size=None):
             try:
                 await work(socket)
             except websockets.ConnectionClosed as closed:
                 print(f"connection lost: {closed}", flush=True)
     except asyncio.CancelledError:
-        pass  # leaving `work` closed the connection with a close frame: leases go back without counting as an attempt
+        pass  # leaving `work` closed the connection with a close frame, so returned leases do not count as an attempt
     print("stopped", flush=True)
 
 

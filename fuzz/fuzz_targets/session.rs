@@ -1,5 +1,6 @@
-//! A whole WebSocket session. The input is lines, each a message, so that a fuzzer finds its way past the masks; a line that
-//! begins with a zero byte is sent as it is, with a one compressed, with a two as if it were compressed.
+//! Runs a whole WebSocket session. Each line of the input is one message, which this target masks, so that the fuzzer does not have to
+//! find valid masks. The first byte of a line can change that: a line with a 0 is sent as raw bytes, with a 1 it is compressed, with a
+//! 2 it is sent in a frame that claims to be compressed.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -6,7 +6,7 @@ import { join } from "node:path";
 
 const [command, ...args] = process.argv.slice(2);
 const data = mkdtempSync(join(tmpdir(), "prombus-package-check-"));
-// The command's own group, so that all its processes can be killed if the check fails.
+// Detached: the command gets its own process group, so that all its processes can be killed if the check fails.
 const child = spawn(command, [...args, "serve", "--listen", "127.0.0.1:0", "--data", data], {
   stdio: ["ignore", "pipe", "pipe"],
   detached: true,
@@ -15,7 +15,7 @@ let output = "";
 let isStopping = false;
 for (const pipe of [child.stdout, child.stderr]) pipe.on("data", (chunk) => { output += chunk; });
 const exited = new Promise((resolve) => { child.once("exit", (code, signal) => resolve({ code, signal })); });
-// All processes that share the pipes have ended.
+// Resolves when all processes that share the pipes have ended.
 const closed = new Promise((resolve) => { child.once("close", resolve); });
 const timer = setTimeout(() => fail("not done after 60 s"), 60_000);
 process.on("exit", () => {
@@ -40,9 +40,9 @@ if (!exported.includes('"hello":"world"')) fail(`export does not contain the eve
 isStopping = true;
 child.kill("SIGTERM");
 const { code, signal } = await exited;
-// Where sh does not pass signals on, npx itself ends by the signal. The server stops cleanly in either case.
+// If sh does not forward signals, the signal kills npx itself. The server stops cleanly in either case.
 const isNpx = command === "npx";
-if (code !== 0 && !(isNpx && signal === "SIGTERM")) fail(`SIGTERM ended it with code ${code}, signal ${signal}; expected code 0`);
+if (code !== 0 && !(isNpx && signal === "SIGTERM")) fail(`after SIGTERM: exit code ${code}, signal ${signal}; expected exit code 0`);
 await closed;
 if (!/ stopped$/m.test(output)) fail("the server did not stop cleanly");
 console.log(`${url}: published, read back, stopped (${signal ?? `exit code ${code}`})`);

@@ -36,7 +36,7 @@ describe("the launcher", () => {
     expect(await run.result).toMatchObject({ code: 3, signal: null, stdout: `ready\ngot ${signal}\n` });
   });
 
-  test.each([...SIGNALS, "SIGKILL"] as const)("ends by %s when the binary does", async (signal) => {
+  test.each([...SIGNALS, "SIGKILL"] as const)("is killed by %s if the binary was killed by it", async (signal) => {
     const binary = script(join(folder, `die-${signal}`), `kill -${signal.slice(3)} $$; sleep 5`);
     expect(await runNode([LAUNCHER], { PROMBUS_BINARY: binary }).result).toMatchObject({ code: null, signal });
   });
@@ -47,7 +47,7 @@ describe("the launcher", () => {
       join(folder, "stopped"),
       `trap 'echo stopped; exit 0' TERM; echo $$ >${pidFile}; echo ready; while :; do sleep 0.05; done`,
     );
-    // Like npx: signals go to the shell only. `; true` keeps the shell from replacing itself by the command.
+    // Like npx: signals go to the shell only. `; true` keeps the shell from replacing itself with the command.
     const npx = join(folder, "npx.cjs");
     writeFileSync(npx, `
       const shell = require("node:child_process").spawn(
@@ -80,7 +80,7 @@ describe("the launcher", () => {
 });
 
 describe("the binary", () => {
-  /** A copy of the package in a `node_modules` folder of its own. */
+  /** Copies the package to a new `node_modules` folder. */
   function install(name: string): string {
     const modules = join(folder, name, "node_modules");
     for (const part of ["package.json", "bin", "lib"]) {
@@ -89,7 +89,7 @@ describe("the binary", () => {
     return modules;
   }
 
-  test("is that of the platform package", async () => {
+  test("comes from the platform package", async () => {
     const modules = install("installed");
     const platform = join(modules, "@prombus", `${process.platform}-${process.arch}`);
     mkdirSync(join(platform, "bin"), { recursive: true });
@@ -119,7 +119,7 @@ describe("the binary", () => {
     const run = runNode(["--require", preload, join(modules, "prombus/bin/prombus.js"), "serve"]);
     const { code, stderr } = await run.result;
     expect(code).toBe(127);
-    expect(stderr).toContain("prombus: there is no prebuilt binary for darwin-arm64 (prebuilt: linux-x64 with glibc).");
+    expect(stderr).toContain("prombus: no prebuilt binary for darwin-arm64 (prebuilt: linux-x64 with glibc).");
     expect(stderr).toContain("PROMBUS_BINARY");
   });
 

@@ -44,7 +44,7 @@ describe("startServer", () => {
     await expect(server.restart()).rejects.toThrow("stop() removed the temporary data folder");
   });
 
-  test("keeps a data folder that it was given", async () => {
+  test("keeps a data folder that the caller named", async () => {
     const data = join(folder, "given");
     const first = await start({ data });
     expect(first.dataFolder).toBe(data);
@@ -69,7 +69,7 @@ describe("startServer", () => {
     expect(await payloads(server)).toEqual(["before", "after"]);
   });
 
-  test("kill() is a crash that restart() recovers from", async () => {
+  test("restart() recovers after kill()", async () => {
     const server = await start();
     await publish(server, "durable");
     expect(await server.kill()).toEqual({ code: null, signal: "SIGKILL" });
@@ -138,7 +138,7 @@ describe("a server that does not start", () => {
     expect(error.message).toContain(`127.0.0.1:${port}`);
   });
 
-  test("is killed when its time is over", async () => {
+  test("is killed after startTimeoutMs", async () => {
     const pidFile = join(folder, "pid");
     const binary = script(join(folder, "silent"), `echo hello; echo $$ >${pidFile}; exec sleep 60`);
     const error = await failure({ binary, startTimeoutMs: 500 });

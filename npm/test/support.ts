@@ -1,4 +1,4 @@
-// What the tests share: the real binary, fake binaries, and processes that were started by a script.
+// Helpers of the tests: the real binary, fake binaries, and child processes.
 import { type ChildProcessWithoutNullStreams, spawn } from "node:child_process";
 import { chmodSync, existsSync, mkdtempSync, readFileSync, realpathSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -35,8 +35,8 @@ export interface Run {
 }
 
 /**
- * Runs Node with these arguments, without the variables of this process that concern prombus. The processes that a failed test leaves
- * are killed when it ends.
+ * Runs Node with these arguments, without the environment variables that configure prombus or npm. When the test ends, all processes
+ * that are left are killed.
  */
 export function runNode(args: readonly string[], env: Record<string, string> = {}): Run {
   const inherited = Object.entries(process.env).filter(([name]) => !/^(PROMBUS_|WS_|npm_|NODE_OPTIONS$)/.test(name));
@@ -66,7 +66,7 @@ export function runNode(args: readonly string[], env: Record<string, string> = {
   };
 }
 
-/** Whether the process runs. A zombie that its new parent has not waited for does not. */
+/** Whether the process is running. A zombie is not. */
 export function isRunning(pid: number): boolean {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, "utf8");

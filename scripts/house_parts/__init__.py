@@ -1,1 +1,1 @@
-"""The parts of scripts/house: it measures the structure of the Rust code in this repository."""
+"""The modules of scripts/house, which measures the structure of the Rust code in this repository."""

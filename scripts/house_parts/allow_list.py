@@ -9,8 +9,8 @@ FILE = "scripts/house.cycles"
 DEFAULT_REASON = "to be untangled"
 HEADER = """\
 # Import cycles that scripts/house --check allows: `crate: module module ...  # reason`, one cycle per line.
-# An entry must be a whole cycle as it is today, so the list only shrinks. `scripts/house --cycles CRATE` shows what
-# closes a cycle; `scripts/house --write-list` writes this file.
+# An entry must be exactly a current cycle, so the list only shrinks. `scripts/house --cycles CRATE` shows the imports that form a
+# cycle; `scripts/house --write-list` writes this file.
 """
 
 
@@ -23,7 +23,7 @@ class Entry:
 
 
 def read(file):
-    """The entries of the list, and what is wrong with its lines."""
+    """Returns the entries of the list, and the errors in its lines."""
     entries, errors = [], []
     lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
     for number, line in enumerate(lines, 1):
@@ -31,7 +31,7 @@ def read(file):
         if not content:
             continue
         target, colon, modules = content.partition(":")
-        # `a::b` has colons too: the one after the crate is followed by a space.
+        # `a::b` contains colons too, but only the colon after the crate is followed by a space.
         if not colon or not modules.startswith(" ") or len(modules.split()) < 2:
             errors.append(f"{FILE}:{number}: not `crate: module module ...  # reason`")
         elif not reason:
@@ -42,7 +42,7 @@ def read(file):
 
 
 def check(graphs, repository):
-    """What is wrong: cycles that are not in the list, and entries that are not a cycle."""
+    """Returns the errors: cycles that are not in the list, and entries that are not a cycle."""
     entries, errors = read(repository / FILE)
     unseen = list(entries)
     for graph, nodes in _cycles(graphs):
@@ -56,24 +56,24 @@ def check(graphs, repository):
             unseen.remove(entry)
     for entry in unseen:
         names = " ".join(sorted(entry.modules))
-        errors.append(f"{FILE}:{entry.line}: this cycle is gone, remove its line: {entry.target}: {names}")
+        errors.append(f"{FILE}:{entry.line}: this cycle does not exist, remove its line: {entry.target}: {names}")
     return errors
 
 
 def _unlisted(graph, nodes, smaller_than, repository):
     names = " ".join(map(name_of, nodes))
     if smaller_than is not None:
-        return f"{FILE}:{smaller_than.line}: the cycle is smaller now, write: {graph.target}: {names}"
+        return f"{FILE}:{smaller_than.line}: the cycle is smaller, write: {graph.target}: {names}"
     path = cycles.shortest_cycle(graph.edges, nodes)
     steps = [describe(graph.edges[step], repository) for step in zip(path, path[1:], strict=False)]
     return (
         f"{graph.target}: import cycle of {len(nodes)} modules that is not in {FILE}: {names}\n"
-        "  the shortest way round; take one of these imports away:\n    " + "\n    ".join(steps)
+        "  the shortest cycle; remove one of these imports:\n    " + "\n    ".join(steps)
     )
 
 
 def render(graphs, entries):
-    """The list for the cycles of today; a cycle that is an entry, or part of one, keeps its reason."""
+    """Returns the list for the current cycles. A cycle that is an entry, or part of one, keeps its reason."""
     lines = []
     for graph, nodes in _cycles(graphs):
         modules = frozenset(map(name_of, nodes))

@@ -1,4 +1,4 @@
-"""Takes test code out of a file's tokens: everything that `#[cfg(...)]` compiles only for tests."""
+"""Separates test code from a file's tokens: everything that `#[cfg(...)]` compiles only for tests."""
 
 from .tokens import LITERAL, PUNCT, WORD, match_brackets
 
@@ -8,12 +8,12 @@ _ITEM_WORDS = {
     "async", "const", "enum", "extern", "fn", "impl", "let", "macro_rules", "mod", "static", "struct", "trait", "type",
     "union", "unsafe", "use",
 }  # fmt: skip
-# These end with `;`, whatever braces they contain.
+# These end with `;`, even if they contain braces.
 _STATEMENT_WORDS = {"const", "let", "static", "type", "use"}
 
 
 def split(tokens):
-    """Returns the product's tokens, and one list of tokens per piece of test code (its attribute included)."""
+    """Returns the tokens of the product code, and one list of tokens per piece of test code, with its attribute."""
     closing = match_brackets(tokens)
     if _is_test_file(tokens, closing):
         return [], [tokens]
@@ -41,7 +41,7 @@ def split(tokens):
 
 
 def is_test_only(attribute):
-    """Whether the attribute (the tokens between its brackets) is a cfg that is false in a product build."""
+    """Whether the attribute, given as the tokens between its brackets, is a cfg that is false in a product build."""
     if len(attribute) < 3 or attribute[0].text != "cfg":
         return False
     value, _ = _evaluate(attribute, 2)
@@ -49,7 +49,7 @@ def is_test_only(attribute):
 
 
 def _evaluate(tokens, index):
-    """The value of a cfg predicate in a product build (None if it depends), and the index after it."""
+    """The value of a cfg predicate in a product build (None if it depends on the build), and the index after it."""
     name = tokens[index].text
     index += 1
     following = tokens[index].text if index < len(tokens) else ""

@@ -1,7 +1,7 @@
-"""The code map of ARCHITECTURE.md: tables that name every source file, or a folder that contains it.
+"""Checks the code map of ARCHITECTURE.md: tables that name every source file, or a folder that contains it.
 
-A path is what the first cell of a row has in backticks, relative to the repository: `crates/x/src/a.rs`, or
-`crates/x/src/a/` for everything in that folder. Only tables below a heading with the words "code map" count.
+The paths are in backticks in the first cell of a row, relative to the repository: `crates/x/src/a.rs`, or `crates/x/src/a/` for
+all files in that folder. Only tables below a heading with the words "code map" are read.
 """
 
 import re
@@ -12,8 +12,8 @@ _CODE = re.compile(r"`([^`]+)`")
 
 
 def read(text):
-    """Yields (line number, path) of the map."""
-    level = None  # of the heading of the map that we are in
+    """Yields (line number, path) for each path in the map."""
+    level = None  # level of the code map's heading, while inside the map
     is_fenced = False
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("```"):
@@ -31,7 +31,7 @@ def read(text):
 
 
 def check(crates, repository):
-    """What is wrong: paths that do not exist, and product files under crates/*/src that no path covers."""
+    """Returns the errors: paths that do not exist, and product files under crates/*/src that no path covers."""
     file = repository / FILE
     paths = list(read(file.read_text(encoding="utf-8"))) if file.is_file() else []
     if not paths:

@@ -1,11 +1,11 @@
-"""The crates of a repository: their files, and the tree of modules that `mod` declarations make of them."""
+"""Reads the crates of a repository: their files, and the module tree that their `mod` declarations form."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import cfg, items, tokens
 
-# Modules of this name are tests, whatever feature they are under.
+# Modules with these names are tests, whatever feature enables them.
 TEST_MODULES = {"conformance"}
 
 
@@ -13,7 +13,7 @@ TEST_MODULES = {"conformance"}
 class Module:
     """A file of the product."""
 
-    path: tuple  # of names; () is the root
+    path: tuple  # names from the root; () is the root itself
     file: Path
     scope: items.Scope
     children: dict = field(default_factory=dict)  # path -> Module
@@ -34,21 +34,21 @@ class SourceFile:
     path: Path
     lines: int = 0
     test_lines: int = 0
-    code_lines: int = 0  # of the product: neither blank nor comment
-    is_test: bool = True  # until a product module is found in it
+    code_lines: int = 0  # lines of product code that are neither blank nor comment
+    is_test: bool = True  # set to False when it turns out to contain product code
 
 
 @dataclass
 class Crate:
     name: str
     folder: Path
-    roots: dict = field(default_factory=dict)  # name of the target -> root Module
-    files: dict = field(default_factory=dict)  # Path -> SourceFile, those of src/
+    roots: dict = field(default_factory=dict)  # target name -> root Module
+    files: dict = field(default_factory=dict)  # Path -> SourceFile, for the files of src/
     orphans: list = field(default_factory=list)  # files of src/ that no module declares
 
 
 def find_crates(repository, wanted=None):
-    """The crates of the repository, or only the one of that name."""
+    """Returns the crates of the repository, or only the crate with the wanted name."""
     folders = [*sorted(repository.glob("crates/*")), repository / "bench", *sorted(repository.glob("bench/*"))]
     folders = [folder for folder in folders if (folder / "Cargo.toml").is_file()]
     return [load_crate(folder) for folder in folders if wanted in (None, folder.name)]
@@ -91,7 +91,7 @@ class _Loader:
             raise SystemExit(f"{file}: {error}") from error
 
     def product(self, file, path, folder, is_public=True):
-        """The module of a file; `folder` is where its children are."""
+        """Loads a file of the product as a module; `folder` contains its child modules."""
         source, product, pieces = self.read(file)
         source.is_test = bool(pieces) and not product
         source.test_lines = sum(piece[-1].last_line - piece[0].line + 1 for piece in pieces)
@@ -117,7 +117,7 @@ class _Loader:
             self.children(module, inline, (*path, inline.name), folder / inline.name)
 
     def test(self, file, folder):
-        """A file that only tests compile, and the files below."""
+        """Loads a file that is compiled only for tests, and its child modules."""
         if file in self.crate.files:
             return
         source, product, pieces = self.read(file)
@@ -135,7 +135,7 @@ class _Loader:
 
 
 def _file_of(declaration, parent, folder):
-    """The file of a `mod name;`, and the folder of its own children."""
+    """Returns the file of a `mod name;`, and the folder of its child modules."""
     if declaration.path is not None:
         file = parent.parent / declaration.path
         return (

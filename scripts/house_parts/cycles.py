@@ -1,8 +1,8 @@
-"""Cycles of the import graph: its strongly connected components of more than one module."""
+"""Finds the cycles of the import graph: its strongly connected components of more than one module."""
 
 
 def components(edges):
-    """The components of more than one node of the graph {(source, target): edge}, largest first (Tarjan, iterative)."""
+    """Returns the components of more than one node of a graph {(source, target): edge}, largest first (Tarjan, iterative)."""
     following = {}
     for source, target in edges:
         following.setdefault(source, []).append(target)
@@ -40,7 +40,7 @@ def components(edges):
 
 
 def shortest_cycle(edges, nodes):
-    """A shortest cycle through the component, as a list of nodes that begins and ends with the same one."""
+    """Returns a shortest cycle in the component, as a list of nodes that begins and ends with the same node."""
     inside = set(nodes)
     following = {node: sorted(t for s, t in edges if s == node and t in inside) for node in nodes}
     best = None

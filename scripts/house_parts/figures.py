@@ -1,4 +1,4 @@
-"""The figures of each crate, as plain dictionaries: what the report prints and --json writes."""
+"""Computes the figures of each crate as plain dictionaries, which the report prints and --json writes."""
 
 from . import imports
 from .graphs import graphs_of, name_of
@@ -73,7 +73,7 @@ def _largest_struct(modules, repository):
 
 
 def _impls(crate, repository):
-    """Lines of all impl blocks per type: types of one name in two modules are two types."""
+    """Returns the lines of all impl blocks per type. Types with the same name in two modules are two types."""
     found = {}
     for root in crate.roots.values():
         resolver = imports.Resolver(root)
@@ -109,7 +109,7 @@ def _long_functions(modules, repository):
 
 
 def _public_names(crate):
-    """How many names a program can use: pub items, exported macros and `pub use` that the library's root leads to."""
+    """Counts the names that a program can use: pub items, exported macros and `pub use` reachable from the library's root."""
     root = crate.roots.get(crate.name)
     if root is None or root.file.name != "lib.rs":
         return 0

@@ -1,4 +1,4 @@
-"""The import graph and the cycles of each target (a library or a binary) of each crate."""
+"""Builds the import graph of each target (a library or a binary) of each crate, and finds its cycles."""
 
 from dataclasses import dataclass, field
 
@@ -10,8 +10,8 @@ class Graph:
     target: str
     root: object  # Module
     edges: dict  # (source path, target path) -> Edge
-    cycles: list = field(default_factory=list)  # of lists of paths
-    top_level_cycles: list = field(default_factory=list)  # of lists of names
+    cycles: list = field(default_factory=list)  # each cycle is a list of module paths
+    top_level_cycles: list = field(default_factory=list)  # each cycle is a list of paths of top-level modules
 
     def modules(self):
         return list(self.root.with_children())
@@ -45,7 +45,7 @@ def describe(edge, repository):
 
 
 def print_cycles(crates, repository, print=print):
-    """Each cycle with its edges: what is needed to untangle it."""
+    """Prints each cycle with its edges, to see which imports to remove."""
     for graph in [graph for crate in crates for graph in graphs_of(crate)]:
         print(f"{graph.target}: {len(graph.modules())} modules, {len(graph.cycles)} cycles")
         for nodes in graph.cycles:

@@ -1,22 +1,22 @@
-"""The import graph of a crate's modules: which file needs a name that which other file defines."""
+"""Finds the edges of the import graph: a module has an edge to each module that defines a name which it uses."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass
 class Edge:
-    """One module needs names of another."""
+    """One module uses names of another."""
 
     source: object  # Module
     target: object
-    line: int  # of its first import, or else of its first use
-    written: str  # that import, or the path used
+    line: int  # line of the first import, or else of the first use
+    written: str  # that import, or the path that is used
     names: list = field(default_factory=list)
 
 
 @dataclass(eq=False)
 class _Place:
-    """A scope in the tree of modules: a file's or an inline one."""
+    """A scope in the module tree: that of a file or of an inline module."""
 
     scope: object
     module: object  # the Module of the file
@@ -25,12 +25,12 @@ class _Place:
     children: dict = field(default_factory=dict)
     imports: dict = field(default_factory=dict)  # name -> [Import]
     globs: list = field(default_factory=list)
-    names: dict = field(default_factory=dict)  # name -> Module that defines it
+    names: dict = field(default_factory=dict)  # name -> the Module that defines it
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a path leads to: an item (of a module), a module itself, or something outside of the crate."""
+    """The result of resolving a path: an item of a module, a module itself, or something outside the crate."""
 
     kind: str  # "item", "module", "outside"
     module: object = None
@@ -39,13 +39,13 @@ class Target:
 
 
 class Resolver:
-    """Follows paths through modules, imports, renames, globs and re-exports to what defines them."""
+    """Resolves paths through modules, imports, renames, globs and re-exports to their definitions."""
 
     def __init__(self, root):
         self.root = self._place(root.scope, root, None, ())
         self._known = {}
         for place in self.places():
-            for name in place.scope.exported_macros:  # #[macro_export] puts them at the root
+            for name in place.scope.exported_macros:  # #[macro_export] defines them at the root
                 self.root.names.setdefault(name, place.module)
 
     def _place(self, scope, module, parent, path):
@@ -72,7 +72,7 @@ class Resolver:
             todo.extend(place.children.values())
 
     def lookup(self, place, name, busy=frozenset()):
-        """Everything that `name` means in this scope: a module and an item may share it."""
+        """Returns all targets of `name` in this scope: a module and an item may have the same name."""
         key = (place, name)
         if not busy and key in self._known:
             return self._known[key]
@@ -99,7 +99,7 @@ class Resolver:
                 yield from self.lookup(target.place, name, busy)
 
     def resolve(self, place, path, busy=frozenset()):
-        """What the path leads to, seen from this scope. A path of one unknown word leads outside."""
+        """Returns the targets of a path in this scope. A path with an unknown first word leads outside the crate."""
         first, *rest = path
         if first in {"crate", "self", "super"}:
             start = {"crate": self.root, "self": place, "super": place.parent}[first]
@@ -123,12 +123,12 @@ class Resolver:
             return [target]
         if word == "super":
             return [Target("module", place.parent.module, word, place.parent)] if place.parent else []
-        # A name that is not found was probably made by a macro.
+        # A name that is not found was probably defined by a macro.
         return self.lookup(place, word, busy) or [Target("item", place.module, word)]
 
 
 def edges_of(root):
-    """The edges between the modules of a crate, by (source path, target path)."""
+    """Returns the edges between the modules of a crate, by (source path, target path)."""
     resolver = Resolver(root)
     edges = {}
     for place in resolver.places():
@@ -154,9 +154,9 @@ def _needs(resolver, place):
         for target in targets:
             is_own_child = target.module is not None and target.module.path[: len(place.path)] == place.path
             if target.kind == "outside" or (imported.is_reexport and is_own_child):
-                continue  # a parent that only passes on its children's names does not need them
+                continue  # a parent that only re-exports its children's names does not use them
             if target.kind == "module" and (is_glob or imported.is_reexport or imported.name in heads):
-                continue  # what is needed of it shows in the paths
+                continue  # the paths in the code show which names of the module are used
             is_shared_name = len(targets) > 1 and target.kind == "item" and not is_glob
             if is_shared_name and (imported.name,) not in paths:
                 continue
@@ -172,7 +172,7 @@ def _needs(resolver, place):
 
 
 def _unused_glob(resolver, place, imported, targets, written):
-    """A glob import that gives no name we see used (it may be for a trait's methods) needs the module itself."""
+    """Yields the module of a glob import if none of its names is visibly used: the import may be for a trait's methods."""
     for target in targets:
         if target.kind == "module" and not any(resolver.lookup(target.place, path[0]) for path in place.scope.paths):
             yield target, imported.line, written

@@ -1,4 +1,4 @@
-"""The items of one file: its modules, names, imports, the paths in its code, structs, impl blocks and functions."""
+"""Parses the items of one file: modules, names, imports, paths in the code, structs, impl blocks and functions."""
 
 from dataclasses import dataclass, field
 
@@ -15,8 +15,8 @@ _KEYWORDS = {
 
 @dataclass
 class Import:
-    path: tuple  # of words; the first is "" for a path that begins with `::`
-    name: str | None  # what it is called here; None for a glob
+    path: tuple  # words; the first is "" for a path that begins with `::`
+    name: str | None  # the name in this scope; None for a glob
     is_reexport: bool  # pub, pub(crate), pub(super), pub(in ...)
     is_public: bool  # pub
     line: int
@@ -24,11 +24,11 @@ class Import:
 
 @dataclass
 class ModuleDeclaration:
-    """`mod name;`: a file of its own."""
+    """`mod name;`: a module in another file."""
 
     name: str
     is_public: bool
-    path: str | None  # of #[path = "..."]
+    path: str | None  # the value of #[path = "..."]
     line: int
 
 
@@ -55,13 +55,13 @@ class Function:
 
 @dataclass
 class Scope:
-    """A module: that of a file, or an inline one within."""
+    """The scope of a module: that of a file, or of an inline module."""
 
     name: str
     is_public: bool = True
-    names: dict = field(default_factory=dict)  # name -> is it pub?
+    names: dict = field(default_factory=dict)  # name -> whether it is pub
     imports: list = field(default_factory=list)
-    paths: dict = field(default_factory=dict)  # tuple of words -> the first line that has it
+    paths: dict = field(default_factory=dict)  # tuple of words -> the first line that contains it
     inline_modules: list = field(default_factory=list)
     declarations: list = field(default_factory=list)
     structs: list = field(default_factory=list)
@@ -93,7 +93,7 @@ class _Parser:
         return index < len(self.tokens) and self.tokens[index][:2] == (PUNCT, text)
 
     def module(self, scope, index, end):
-        """The items between the indexes."""
+        """Parses the items between the indexes."""
         attributes = []
         while index < end:
             if self.is_punct(index, "#"):
@@ -107,7 +107,7 @@ class _Parser:
             attributes = []
 
     def item(self, scope, index, end, attributes):
-        """Reads the item at the index; returns the index after it."""
+        """Parses the item at the index; returns the index after it."""
         visibility = ""
         if self.text(index) == "pub":
             visibility = "pub"
@@ -142,7 +142,7 @@ class _Parser:
         return after
 
     def end_of_item(self, index, end):
-        """After its `;` or, unless it is a value or an alias, after its braces."""
+        """Returns the index after the item's `;`, or after its braces unless it is a value or an alias."""
         is_value = self.text(index) in {"const", "static", "type"} and self.text(index + 1) not in {
             "fn", "unsafe", "async", "extern",
         }  # fmt: skip
@@ -163,7 +163,7 @@ class _Parser:
         return index + 1
 
     def macro(self, scope, index, attributes):
-        """`macro_rules! name {...}`: the name only; what its body expands to belongs to its callers."""
+        """Parses `macro_rules! name {...}`: only the name, because the expansion of the body belongs to its callers."""
         name = self.text(index + 2)
         is_exported = any(attribute and attribute[0].text == "macro_export" for attribute in attributes)
         scope.names[name] = False
@@ -173,7 +173,7 @@ class _Parser:
         return after + 1 if self.is_punct(after, ";") else after
 
     def use(self, scope, index, visibility):
-        """A `use` statement; returns the index after its semicolon."""
+        """Parses a `use` statement; returns the index after its semicolon."""
 
         def add(path, name, line):
             scope.imports.append(Import(tuple(path), name, visibility != "", visibility == "pub", line))
@@ -213,7 +213,7 @@ class _Parser:
             return index
 
     def code(self, scope, index, end):
-        """Paths, structs, impl blocks and functions anywhere between the indexes."""
+        """Finds paths, structs, impl blocks and functions anywhere between the indexes."""
         tokens = self.tokens
         while index < end:
             kind, text, line, _ = tokens[index]
@@ -248,18 +248,18 @@ class _Parser:
             index += 2
         if before >= 0 and (is_member or is_continued):
             return index
-        # A lone lowercase word is a variable more often than not; a call or a macro is a name.
+        # A single lowercase word is usually a variable, unless it is called or is a macro.
         is_lone_variable = len(words) == 1 and not words[0][0].isupper() and self.text(index) not in {"(", "!", "::"}
         if not is_lone_variable:
             scope.paths.setdefault(tuple(words), line)
         return index
 
     def begins_item(self, index):
-        """Whether the `impl` at the index begins a block; else it is a type such as `-> impl Iterator`."""
+        """Whether the `impl` at the index begins a block. Otherwise it is part of a type such as `-> impl Iterator`."""
         return index == 0 or self.text(index - 1) in {"}", ";", "]", "unsafe", "{"}
 
     def body(self, index, end):
-        """The first `{` outside of brackets, or None if a `;` comes first."""
+        """Returns the index of the first `{` outside of brackets, or None if a `;` comes first."""
         while index < end:
             if self.is_punct(index, "{"):
                 return index
@@ -315,7 +315,7 @@ class _Parser:
         scope.impls.append(ImplBlock(self.self_type(index + 1, body), lines, line))
 
     def self_type(self, index, end):
-        """`Log` of `impl<T> Trait<T> for &mut module::Log<T> where ...`."""
+        """Returns `Log` for `impl<T> Trait<T> for &mut module::Log<T> where ...`."""
         angles, name, is_done = 0, "", False
         while index < end:
             kind, text, _, _ = self.tokens[index]

@@ -1,9 +1,9 @@
-"""The figures as text, and two sets of them side by side as Markdown."""
+"""Formats the figures as text, and two sets of figures side by side as Markdown."""
 
 from .figures import FILE_LINES_MAX, FUNCTION_LINES_MAX
 
 COLUMNS = [
-    # title, figure of a row
+    # title, function that returns the figure of a row
     ("product", lambda row: row["product_lines"]),
     ("code", lambda row: row["product_code"]),
     ("tests", lambda row: row["test_lines"]),
@@ -17,7 +17,7 @@ COLUMNS = [
 
 
 def _count(value):
-    """A total has the number where a crate has the list."""
+    """The total contains a number where a crate contains a list."""
     return value if isinstance(value, int) else len(value)
 
 
@@ -79,7 +79,7 @@ def _file(file):
 
 
 def comparison(before, after, names):
-    """Markdown tables of two sets of figures; `names` are their titles."""
+    """Returns Markdown tables of two sets of figures; `names` are their titles."""
     pairs = _pairs(before, after)
     titles = [title for title, _ in COLUMNS]
     lines = [f"{names[0]} → {names[1]}", ""]
@@ -114,7 +114,7 @@ def comparison(before, after, names):
 
 
 def _pairs(before, after):
-    """(name, row before, row after) for every crate of either, and the totals; None where a crate is missing."""
+    """Returns (name, row before, row after) for every crate of either set, and the totals. A missing crate has None."""
     old = {row["name"]: row for row in before["crates"]}
     new = {row["name"]: row for row in after["crates"]}
     names = list(dict.fromkeys([*new, *old]))

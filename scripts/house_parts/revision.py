@@ -1,4 +1,4 @@
-"""Another revision of the repository in a temporary folder."""
+"""Checks out another revision of the repository to a temporary folder."""
 
 import io
 import subprocess
@@ -12,7 +12,7 @@ WANTED = ("crates", "bench")
 
 @contextmanager
 def checked_out(repository, revision):
-    """The Rust code of the revision, as a folder that goes away afterwards."""
+    """Yields a temporary folder with the Rust code of the revision, and deletes it afterwards."""
 
     def git(*arguments):
         result = subprocess.run(["git", "-C", str(repository), *arguments], capture_output=True, check=False)

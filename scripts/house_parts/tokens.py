@@ -1,4 +1,4 @@
-"""Rust source as a list of tokens without comments. A string or a char is one token."""
+"""Splits Rust source into tokens, without comments. A string or a char is one token."""
 
 import re
 from typing import NamedTuple
@@ -69,7 +69,7 @@ def _end_of_block_comment(source, position):
 
 
 def match_brackets(tokens):
-    """For the index of each opening bracket, the index of the closing one."""
+    """Maps the index of each opening bracket to the index of its closing bracket."""
     closing, open_indexes = {}, []
     for index, token in enumerate(tokens):
         if token.kind != PUNCT:

@@ -5,7 +5,7 @@ export default defineConfig({
     include: ["test/**/*.test.ts"],
     testTimeout: 30_000,
     hookTimeout: 30_000,
-    // Most of the tests wait for a server more than they compute.
+    // Most tests wait for a server most of the time.
     maxWorkers: 2,
   },
 });

@@ -1,5 +1,5 @@
-# Runs the cases of the Autobahn test suite in several processes and sums up their results. For Python 2.7, with the
-# suite installed: tests/autobahn/run starts it.
+# Runs the cases of the Autobahn test suite in several processes and summarizes their results. Needs Python 2.7 with the
+# suite installed; tests/autobahn/run starts it.
 from __future__ import print_function
 
 import argparse
@@ -14,7 +14,7 @@ import time
 
 GROUPS = "1.* 2.* 3.* 4.* 5.* 6.* 7.* 9.* 10.* 12.* 13.*".split()
 
-# What the suite calls a result, and the column in which it is counted. Everything else is a failure: a wrong close
+# The suite's names of results that are not failures, and their columns. Everything else is a failure: a wrong close
 # code, a connection that was not closed by the close handshake, a TCP connection that the server left for the client
 # to close, an extension that was not negotiated.
 COLUMNS = {"OK": "passed", "NON-STRICT": "non-strict", "INFORMATIONAL": "informational"}
@@ -23,7 +23,7 @@ Result = collections.namedtuple("Result", "case behavior behavior_close why dura
 
 
 def load_suite():
-    """Imports the suite. Its reactor must not be shared by processes: only a child process may call this."""
+    """Imports the suite. Processes must not share its reactor, so only a child process may call this."""
     from autobahntestsuite import case, fuzzing
     from twisted.internet import reactor
 
@@ -31,7 +31,7 @@ def load_suite():
 
 
 def list_cases(patterns, queue):
-    """Puts the ids of the cases that match one of the patterns, in the suite's order."""
+    """Sends the ids of the cases that match one of the patterns to the queue, in the suite's order."""
     case, fuzzing, _ = load_suite()
     case_set = fuzzing.CaseSet(
         case.CaseSetname, case.CaseBasename, case.Cases, case.CaseCategories, case.CaseSubCategories
@@ -42,7 +42,7 @@ def list_cases(patterns, queue):
 
 
 def run_cases(options, ids, next_index, results):
-    """Takes one case after the other until none is left, and puts their results."""
+    """Runs one case after the other until none is left, and sends their results to the queue."""
     case, fuzzing, reactor = load_suite()
     for cls in case.Cases:
         group = cls.__name__[len(case.CaseBasename):].split("_")[0]
@@ -73,10 +73,10 @@ def run_cases(options, ids, next_index, results):
         def createReports(self):
             pass
 
-    # What the suite prints is one line per case.
+    # Hides the suite's own output, which is one line per case.
     sys.stdout = open(os.devnull, "w")
     factory = Factory({"servers": [{"agent": "server", "url": options.url}], "cases": ids})
-    # Without a first case nothing would stop the reactor.
+    # If there is no case for this process, nothing would stop the reactor.
     if hasattr(factory, "currentCaseId"):
         reactor.run()
 
@@ -101,7 +101,7 @@ def collect(options, ids):
     deadline = time.time() + options.timeout
     while any(worker.is_alive() for worker in workers) or not queue.empty():
         if time.time() > deadline:
-            print("not done after %d s" % options.timeout)
+            print("timed out after %d s" % options.timeout)
             break
         try:
             result = queue.get(timeout=0.2)

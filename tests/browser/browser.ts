@@ -1,4 +1,4 @@
-// Chromium without a window, and empty pages of origins that are not the gateway's.
+// Starts headless Chromium, and serves empty pages of origins that are not the server's.
 import { existsSync } from "node:fs";
 import { createServer, type Server as HttpServer } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -6,13 +6,13 @@ import { type Browser, chromium, type Page } from "playwright-core";
 
 const PLACES = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
 
-/** `CHROMIUM_BIN` names another binary than those of the usual places. */
+/** Starts `CHROMIUM_BIN`, or Chromium from one of the usual paths. */
 export async function launchBrowser(): Promise<Browser> {
   const executablePath = process.env.CHROMIUM_BIN ?? PLACES.find((place) => existsSync(place));
   if (executablePath === undefined) {
     throw new Error("Chromium is not installed: install it, or set CHROMIUM_BIN");
   }
-  // Root has no sandbox; the pages are those of the tests alone.
+  // The sandbox does not work for root, and is not needed: all pages belong to the tests.
   return await chromium.launch({ executablePath, args: ["--no-sandbox"] });
 }
 

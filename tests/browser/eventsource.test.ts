@@ -1,13 +1,13 @@
 import type { Browser, Page } from "playwright-core";
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from "vitest";
 import { launchBrowser, Origin } from "./browser.js";
-import { Gateway } from "./gateway.js";
+import { RestartableServer } from "./restartable-server.js";
 
 const TOKEN = "a token for the tests, not a secret";
 
 let browser: Browser;
 let origin: Origin;
-let gateway: Gateway;
+let server: RestartableServer;
 let page: Page;
 
 beforeAll(async () => {
@@ -20,16 +20,16 @@ afterAll(async () => {
 });
 
 beforeEach(async () => {
-  gateway = await Gateway.start(origin.url, TOKEN);
+  server = await RestartableServer.start(origin.url, TOKEN);
   page = await origin.open(browser);
 });
 
 afterEach(async () => {
   await page?.close();
-  await gateway?.remove();
+  await server?.remove();
 });
 
-/** What the page keeps between two calls into it. */
+/** Values that the page keeps between two calls into it. */
 interface Tail {
   source: EventSource;
   payloads: unknown[];
@@ -37,7 +37,7 @@ interface Tail {
 }
 declare const window: { tail: Tail };
 
-/** Gets a ticket with the token and opens the topic with it, as a page does. Returns when it is open. */
+/** Gets a ticket with the token and opens an EventSource with it, as a page does. Returns when it is open. */
 async function openTail(topic: string): Promise<void> {
   const status = await page.evaluate(async ({ http, topic, token }) => {
     const response = await fetch(`${http}/tickets`, {
@@ -52,12 +52,12 @@ async function openTail(topic: string): Promise<void> {
     source.onmessage = ({ data }) => window.tail.payloads.push(JSON.parse(data).payload);
     source.onopen = () => window.tail.opens += 1;
     return "ok";
-  }, { http: gateway.http, topic, token: TOKEN });
+  }, { http: server.http, topic, token: TOKEN });
   expect(status).toBe("ok");
   await opens(1);
 }
 
-/** Waits until it was opened for the `count`th time; an EventSource that gave up fails. */
+/** Waits until the EventSource was opened `count` times; throws if it gave up. */
 async function opens(count: number): Promise<void> {
   await page.waitForFunction((count) => {
     if (window.tail.source.readyState === EventSource.CLOSED) throw new Error("the EventSource gave up");
@@ -65,7 +65,7 @@ async function opens(count: number): Promise<void> {
   }, count, { timeout: 15_000 });
 }
 
-/** Waits until the payload came; returns all that came up to now. */
+/** Waits until the payload has arrived; returns all payloads so far. */
 async function payloadsUpTo(last: unknown): Promise<unknown[]> {
   await page.waitForFunction((last) => {
     if (window.tail.source.readyState === EventSource.CLOSED) throw new Error("the EventSource gave up");
@@ -74,41 +74,41 @@ async function payloadsUpTo(last: unknown): Promise<unknown[]> {
   return await page.evaluate(() => window.tail.payloads);
 }
 
-test("a ticket lasts over two restarts: every event comes once, in order", async () => {
-  await gateway.publish("t", ["before the page"]);
+test("a ticket works after two restarts: every event arrives once, in order", async () => {
+  await server.publish("t", ["before the page"]);
   await openTail("t");
-  await gateway.publish("t", [1, 2, 3]);
+  await server.publish("t", [1, 2, 3]);
   expect(await payloadsUpTo(3)).toEqual([1, 2, 3]);
 
-  // Event 4 may reach the page or not before the server ends.
-  await gateway.publish("t", [4]);
-  await gateway.restart("SIGTERM", () => gateway.publishElsewhere("t", [5, 6]));
-  await gateway.publish("t", [7]);
+  // Event 4 may or may not reach the page before the server ends.
+  await server.publish("t", [4]);
+  await server.restart("SIGTERM", () => server.publishElsewhere("t", [5, 6]));
+  await server.publish("t", [7]);
   await opens(2);
-  await gateway.publish("t", [8, 9]);
+  await server.publish("t", [8, 9]);
   expect(await payloadsUpTo(9)).toEqual([1, 2, 3, 4, 5, 6, 7, 8, 9]);
 
-  await gateway.publish("t", [10]);
-  await gateway.restart("SIGKILL", () => gateway.publishElsewhere("t", [11, 12]));
-  await gateway.publish("t", [13]);
+  await server.publish("t", [10]);
+  await server.restart("SIGKILL", () => server.publishElsewhere("t", [11, 12]));
+  await server.publish("t", [13]);
   await opens(3);
-  await gateway.publish("t", [14, 15]);
+  await server.publish("t", [14, 15]);
   expect(await payloadsUpTo(15)).toEqual([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
 });
 
 test("a restart before the first event loses none", async () => {
-  await gateway.publish("t", ["before the page"]);
+  await server.publish("t", ["before the page"]);
   await openTail("t");
-  await gateway.restart("SIGTERM", () => gateway.publishElsewhere("t", [1]));
+  await server.restart("SIGTERM", () => server.publishElsewhere("t", [1]));
   expect(await payloadsUpTo(1)).toEqual([1]);
-  await gateway.publish("t", [2]);
+  await server.publish("t", [2]);
   expect(await payloadsUpTo(2)).toEqual([1, 2]);
 });
 
 test("two restarts before the first event of an empty topic lose none", async () => {
   await openTail("t");
-  await gateway.restart("SIGKILL");
+  await server.restart("SIGKILL");
   await opens(2);
-  await gateway.restart("SIGTERM", () => gateway.publishElsewhere("t", [1, 2]));
+  await server.restart("SIGTERM", () => server.publishElsewhere("t", [1, 2]));
   expect(await payloadsUpTo(2)).toEqual([1, 2]);
 });

@@ -1,33 +1,33 @@
 import type { Browser, Page } from "playwright-core";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { launchBrowser, Origin } from "./browser.js";
-import { Gateway } from "./gateway.js";
+import { RestartableServer } from "./restartable-server.js";
 
 let browser: Browser;
 let allowed: Origin;
 let foreign: Origin;
-let gateway: Gateway;
+let server: RestartableServer;
 
 beforeAll(async () => {
   [browser, allowed, foreign] = await Promise.all([launchBrowser(), Origin.start(), Origin.start()]);
-  gateway = await Gateway.start(allowed.url);
+  server = await RestartableServer.start(allowed.url);
 });
 
 afterAll(async () => {
   await browser?.close();
-  await gateway?.remove();
+  await server?.remove();
   await allowed?.stop();
   await foreign?.stop();
 });
 
 interface Answer {
   status: number;
-  /** Those that the page may read. */
+  /** The headers that the page may read. */
   headers: Record<string, string>;
   body: string;
 }
 
-/** What `fetch` gives the page, or the name of the error that it throws. */
+/** The response that `fetch` returns in the page, or the name of the error that it throws. */
 function fetchIn(page: Page, path: string, init: RequestInit = {}): Promise<Answer | string> {
   return page.evaluate(async ({ url, init }) => {
     try {
@@ -36,7 +36,7 @@ function fetchIn(page: Page, path: string, init: RequestInit = {}): Promise<Answ
     } catch (error) {
       return (error as Error).name;
     }
-  }, { url: gateway.http + path, init });
+  }, { url: server.http + path, init });
 }
 
 async function answerIn(page: Page, path: string, init: RequestInit = {}): Promise<Answer> {
@@ -53,7 +53,7 @@ describe("a page of an allowed origin", () => {
   });
 
   test("reads the ETag of a key, and gets 304 with If-None-Match until it changes", async () => {
-    await gateway.publish("state.etag?key=k", [{ a: 1 }]);
+    await server.publish("state.etag?key=k", [{ a: 1 }]);
     const first = await answerIn(page, "/state/state.etag/k");
     expect(first.status).toBe(200);
     expect(first.headers.etag).toMatch(/^"[^"]+"$/);
@@ -64,7 +64,7 @@ describe("a page of an allowed origin", () => {
     expect([same.status, same.body]).toEqual([304, ""]);
     expect(same.headers.etag).toBe(first.headers.etag);
 
-    await gateway.publish("state.etag?key=k", [{ a: 2 }]);
+    await server.publish("state.etag?key=k", [{ a: 2 }]);
     const changed = await answerIn(page, "/state/state.etag/k", { headers });
     expect(changed.status).toBe(200);
     expect(changed.headers.etag).not.toBe(first.headers.etag);
@@ -72,7 +72,7 @@ describe("a page of an allowed origin", () => {
   });
 
   test("reads ETag, X-Position-Id and X-Position-Seq of a topic's state, and gets 304", async () => {
-    await gateway.publish("state.position?key=k", [1, 2]);
+    await server.publish("state.position?key=k", [1, 2]);
     const state = await answerIn(page, "/state/state.position");
     expect(state.status).toBe(200);
     const { position } = JSON.parse(state.body);
@@ -82,7 +82,7 @@ describe("a page of an allowed origin", () => {
     expect(same.status).toBe(304);
   });
 
-  test("publishes with an Idempotency-Key: the second time changes nothing", async () => {
+  test("publishes with an Idempotency-Key, and a second publish changes nothing", async () => {
     const init = { method: "POST", headers: { "Idempotency-Key": "order 7" }, body: '{"total": 15}' };
     const first = await answerIn(page, "/publish/page.orders", init);
     const second = await answerIn(page, "/publish/page.orders", init);
@@ -98,7 +98,7 @@ describe("a page of another origin", () => {
   let page: Page;
 
   beforeAll(async () => {
-    await gateway.publish("secret?key=k", [1]);
+    await server.publish("secret?key=k", [1]);
     page = await foreign.open(browser);
   });
 
@@ -112,11 +112,11 @@ describe("a page of another origin", () => {
     for (const mode of ["cors", "no-cors"] as const) {
       await fetchIn(page, "/publish/secret", { method: "POST", mode, body: "2" });
     }
-    const replay = await fetch(`${gateway.http}/replay?topic=secret`);
+    const replay = await fetch(`${server.http}/replay?topic=secret`);
     expect(await replay.json()).toMatchObject({ count: 1 });
   });
 
-  test("gets neither a WebSocket nor an EventSource", async () => {
+  test("can open neither a WebSocket nor an EventSource", async () => {
     const seen = await page.evaluate(({ ws, http }) => Promise.all([
       new Promise((over) => {
         const socket = new WebSocket(ws);
@@ -128,7 +128,7 @@ describe("a page of another origin", () => {
         source.onopen = () => over("open");
         source.onerror = () => over(source.readyState);
       }),
-    ]), { ws: gateway.ws, http: gateway.http });
+    ]), { ws: server.ws, http: server.http });
     expect(seen).toEqual([1006, 2]);
   });
 });

@@ -5,7 +5,7 @@ export default defineConfig({
     include: ["*.test.ts"],
     testTimeout: 30_000,
     hookTimeout: 30_000,
-    // Files that run side by side would disturb the times that one of them measures.
+    // Test files that run in parallel would disturb the time measurements of one of them.
     fileParallelism: false,
   },
 });

@@ -1,22 +1,22 @@
 import type { Browser, Page } from "playwright-core";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { launchBrowser, Origin } from "./browser.js";
-import { Gateway } from "./gateway.js";
+import { RestartableServer } from "./restartable-server.js";
 
 let browser: Browser;
 let origin: Origin;
-let gateway: Gateway;
+let server: RestartableServer;
 let page: Page;
 
 beforeAll(async () => {
   [browser, origin] = await Promise.all([launchBrowser(), Origin.start()]);
-  gateway = await Gateway.start(origin.url);
+  server = await RestartableServer.start(origin.url);
   page = await origin.open(browser);
 });
 
 afterAll(async () => {
   await browser?.close();
-  await gateway?.remove();
+  await server?.remove();
   await origin?.stop();
 });
 
@@ -49,30 +49,30 @@ function openAndClose(frames: object[], arguments_: [code?: number, reason?: str
       if (started === 0) failed(new Error(`closed with ${code} before close()`));
       closed({ elapsedMs: performance.now() - started, wasClean, code });
     };
-  }), { url: gateway.ws, frames, arguments_ });
+  }), { url: server.ws, frames, arguments_ });
 }
 
-/** The fastest of a few: one may meet a busy moment of the machine. */
+/** The fastest of three: a single one may be slow because the machine is busy. */
 async function fastestClose(frames: object[], ...arguments_: [code?: number, reason?: string]): Promise<Close> {
   const closes: Close[] = [];
   for (let i = 0; i < 3; i++) closes.push(await openAndClose(frames, arguments_));
   return closes.reduce((best, next) => next.elapsedMs < best.elapsedMs ? next : best);
 }
 
-test("close() without arguments is over at once, clean, with 1000", async () => {
+test("close() without arguments completes at once, clean, with 1000", async () => {
   const close = await fastestClose([]);
   expect(close).toMatchObject({ wasClean: true, code: 1000 });
   expect(close.elapsedMs).toBeLessThan(100);
 });
 
-test("close(1000, reason) is over at once, clean, with 1000", async () => {
+test("close(1000, reason) completes at once, clean, with 1000", async () => {
   const close = await fastestClose([], 1000, "done");
   expect(close).toMatchObject({ wasClean: true, code: 1000 });
   expect(close.elapsedMs).toBeLessThan(100);
 });
 
-test("close() with a subscription and events in flight is over at once", async () => {
-  await gateway.publish("close.busy", [1, 2, 3]);
+test("close() with a subscription and events in flight completes at once", async () => {
+  await server.publish("close.busy", [1, 2, 3]);
   const subscribe = { op: "SUBSCRIBE", topic: "close.busy", group: "page", opts: { from: "earliest", manualAck: true } };
   const close = await fastestClose([subscribe], 1000);
   expect(close).toMatchObject({ wasClean: true, code: 1000 });

@@ -10,12 +10,12 @@ let server: Server;
 let opened: EventClient[] = [];
 let topics = 0;
 
-/** What the client keeps to itself and a test has to know: when it is open, and how to close it. */
+/** The client's private socket: tests need it to wait until it is open, and to close it. */
 function socketOf(client: EventClient): WebSocket {
   return (client as unknown as { ws: WebSocket }).ws;
 }
 
-/** A client that has sent its AUTH; frames are handled in order, so nothing more is waited for. */
+/** A client that has sent AUTH. The server handles frames in order, so there is no need to wait for the answer. */
 async function connect(token = TOKEN): Promise<EventClient> {
   const client = new EventClient(server.url, token);
   opened.push(client);
@@ -23,7 +23,7 @@ async function connect(token = TOKEN): Promise<EventClient> {
   return client;
 }
 
-/** Closes with a close frame and waits for the answer to it. */
+/** Sends a close frame and waits for the answer. */
 async function close(client: EventClient): Promise<void> {
   const socket = socketOf(client);
   if (socket.readyState === socket.CLOSED) return;
@@ -43,7 +43,7 @@ function freshTopic(): string {
 
 type Delivery = { event: EventRecord; attempt: number };
 
-/** A handler that remembers what it was given, and a way to wait for it. */
+/** Provides a handler that records its deliveries, and waits for them. */
 class Deliveries {
   readonly seen: Delivery[] = [];
   private waiting: (() => void)[] = [];
@@ -92,7 +92,7 @@ test("a publish is answered with id and seq", async () => {
   expect(await client.publish(topic, { pid: 2 }, { id: first?.id })).toMatchObject({ seq: 1, duplicate: true });
 });
 
-test("a subscriber gets what is published", async () => {
+test("a subscriber receives published events", async () => {
   const client = await connect();
   const topic = freshTopic();
   const deliveries = new Deliveries();
@@ -103,11 +103,11 @@ test("a subscriber gets what is published", async () => {
   expect(delivery?.attempt).toBe(1);
 });
 
-test("what was acked is not delivered again, what was not is", async () => {
+test("unacked events are delivered again, acked events are not", async () => {
   const topic = freshTopic();
   const before = new Deliveries();
   const first = await connect();
-  // The second event is never settled: its handler does not come back.
+  // The second event is never settled: its handler never returns.
   const handler = before.handler((event) => (event.seq === 2 ? new Promise(() => {}) : undefined));
   await first.subscribe(topic, "ops", handler);
   await first.publish(topic, "acked");
@@ -122,7 +122,7 @@ test("what was acked is not delivered again, what was not is", async () => {
   expect(after.payloads().sort()).toEqual(["new", "not acked"]);
 });
 
-test("an event whose handler throws comes again", async () => {
+test("an event whose handler throws is redelivered", async () => {
   const client = await connect();
   const topic = freshTopic();
   const deliveries = new Deliveries();
@@ -137,7 +137,7 @@ test("an event whose handler throws comes again", async () => {
   expect(seen).toHaveLength(2);
 });
 
-test("a lease runs out unless it is extended", async () => {
+test("a lease expires unless it is extended", async () => {
   const client = await connect();
   const topic = freshTopic();
   const silent = new Deliveries();
@@ -154,7 +154,7 @@ test("a lease runs out unless it is extended", async () => {
   expect(extended.seen.map(({ attempt }) => attempt)).toEqual([1]);
 });
 
-test("after an unsubscribe nothing more comes", async () => {
+test("after an unsubscribe no more events arrive", async () => {
   const client = await connect();
   const topic = freshTopic();
   const deliveries = new Deliveries();
@@ -166,13 +166,13 @@ test("after an unsubscribe nothing more comes", async () => {
   await expect(client.unsubscribe(topic, "ops")).rejects.toMatchObject({ op: "ERR", code: "not_subscribed" });
   await sleep(200);
   expect(deliveries.payloads()).toEqual([1]);
-  // The group is durable: it goes on where it was.
+  // The group is durable: it continues at its position.
   await client.subscribe(topic, "ops", deliveries.handler());
   await deliveries.count(2);
   expect(deliveries.payloads()).toEqual([1, 2]);
 });
 
-test("a second subscription to the same is refused and the first goes on", async () => {
+test("a second subscription to the same group is refused, and the first continues", async () => {
   const client = await connect();
   const topic = freshTopic();
   const deliveries = new Deliveries();
@@ -185,9 +185,9 @@ test("a second subscription to the same is refused and the first goes on", async
   await deliveries.count(1);
 });
 
-test("a wrong token is refused, and nothing works without a right one", async () => {
-  // The client throws the promise of its AUTH away, so the refusal shows up as a rejection that nobody handles. For the length of
-  // this test it is ours; others are still the test runner's.
+test("a wrong token is refused, and no call works without a valid one", async () => {
+  // The client ignores the promise of its AUTH, so the refusal becomes an unhandled rejection. During this test, the listener below
+  // replaces those of the test runner.
   const others = process.listeners("unhandledRejection");
   process.removeAllListeners("unhandledRejection");
   try {
@@ -203,7 +203,7 @@ test("a wrong token is refused, and nothing works without a right one", async ()
   }
 });
 
-test("groups go on where they were after the server was stopped and started", async () => {
+test("groups continue at their positions after a restart of the server", async () => {
   const data = await DataFolder.make();
   const topic = freshTopic();
   const shared = server;

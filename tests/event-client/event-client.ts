@@ -1,5 +1,5 @@
-// A client as somebody would write it in an afternoon: AUTH when the socket opens, a promise per `corr`, an ack when the
-// handler returns and a nack when it throws. The server must work with it as it is, so nothing here is made to fit the tests.
+// A minimal client, as a user might write it: AUTH when the socket opens, a promise per `corr`, an ack when the
+// handler returns and a nack when it throws. The server must work with it unchanged, so it contains nothing for the tests.
 import WebSocket from "ws";
 
 export type EventRecord = {

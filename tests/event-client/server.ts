@@ -1,4 +1,4 @@
-// The real binary, on a free port and with a folder of its own.
+// Runs the real binary on a free port, with its own data folder.
 import { type ChildProcessWithoutNullStreams, spawn } from "node:child_process";
 import { existsSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
@@ -7,13 +7,13 @@ import { basename, join, resolve } from "node:path";
 
 export const BINARY = resolve(process.env.PROMBUS_BIN ?? join(import.meta.dirname, "../../target/debug/prombus"));
 
-/** How long the server has to start, and to stop. */
+/** How long the server may take to start, and to stop. */
 const PATIENCE_MS = 15_000;
 
 export interface ServerOptions {
-  /** `host:port`; a free port of this machine if it is left out. */
+  /** `host:port`; default: a free port of this machine. */
   listen?: string;
-  /** More variables of its environment, e.g. `PROMBUS_HTTP_CORS_ORIGINS`. */
+  /** More environment variables, e.g. `PROMBUS_HTTP_CORS_ORIGINS`. */
   variables?: Record<string, string>;
 }
 
@@ -31,14 +31,14 @@ export class Server {
     this.exited = new Promise((exit) => child.once("exit", (code) => exit(code)));
   }
 
-  /** Without a token everybody on this machine gets in. */
+  /** Starts a server. Without a token, every client on this machine has access. */
   static async start(data: string, token?: string, options: ServerOptions = {}): Promise<Server> {
     if (!existsSync(BINARY)) {
-      throw new Error(`there is no ${BINARY}: run cargo build, or set PROMBUS_BIN`);
+      throw new Error(`${BINARY} does not exist: run cargo build, or set PROMBUS_BIN`);
     }
     const ours = /^(PROMBUS_|WS_|HTTP_PORT$)/;
     const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !ours.test(name)));
-    // The same tests over another engine: a folder's name is the name of its database.
+    // Runs the same tests with another engine. The name of the data folder is the name of the database.
     const store = process.env.PROMBUS_TEST_STORE;
     const place = store === undefined ? ["--data", data] : ["--store", store];
     if (store !== undefined) env.PROMBUS_MONGODB_DATABASE = basename(data);
@@ -51,14 +51,14 @@ export class Server {
     const url = await new Promise<string>((found, failed) => {
       const late = setTimeout(() => {
         child.kill("SIGKILL");
-        failed(new Error(`no address in time: ${stdout}${stderr}`));
+        failed(new Error(`the server did not start in time: ${stdout}${stderr}`));
       }, PATIENCE_MS);
       child.once("error", failed);
-      child.once("exit", (code) => failed(new Error(`the server ended with ${code}: ${stderr}`)));
+      child.once("exit", (code) => failed(new Error(`the server exited with code ${code}: ${stderr}`)));
       child.stdout.on("data", (piece: Buffer) => {
         stdout += piece.toString();
         const address = /^listen: +(ws:\S+)/m.exec(stdout)?.[1];
-        // `try:` is the last line that it prints when it is up.
+        // `try:` is the last line that the server prints when it is ready.
         if (address !== undefined && /^try:.*\n/m.test(stdout)) {
           clearTimeout(late);
           found(address);
@@ -68,12 +68,12 @@ export class Server {
     return new Server(url, child, () => stderr);
   }
 
-  /** Ends it and returns its exit code, or `null` if the signal ended it. */
+  /** Stops the server. Returns its exit code, or `null` if the signal killed it. */
   async stop(signal: "SIGTERM" | "SIGKILL" = "SIGTERM"): Promise<number | null> {
     if (this.child.exitCode !== null) return this.child.exitCode;
     this.child.kill(signal);
     const late = setTimeout(() => {
-      console.error(`the server does not stop: ${this.log()}`);
+      console.error(`the server did not stop in time: ${this.log()}`);
       this.child.kill("SIGKILL");
     }, PATIENCE_MS);
     const code = await this.exited;

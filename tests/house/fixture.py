@@ -1,4 +1,4 @@
-"""Small repositories for the tests of scripts/house."""
+"""Creates small repositories for the tests of scripts/house."""
 
 import sys
 import tempfile
@@ -24,7 +24,7 @@ class RepositoryTest(unittest.TestCase):
             file.write_text(content, encoding="utf-8")
 
     def crate(self, modules, name="toy"):
-        """A crate of {"a": content of src/a.rs}; "lib" declares the top-level modules that it does not mention."""
+        """Writes a crate from {"a": content of src/a.rs}. "lib" declares all top-level modules that it does not mention."""
         modules = dict(modules)
         library = modules.pop("lib", "")
         for module in modules:

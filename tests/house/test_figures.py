@@ -64,7 +64,7 @@ class Figures(RepositoryTest):
         self.assertEqual(impls[1], ("X", 2, 1, "crates/toy/src/c.rs"))
         self.assertEqual(impls[2][:2], ("Y", 1))
 
-    def test_public_names_are_those_the_root_leads_to(self):
+    def test_public_names_are_those_reachable_from_the_root(self):
         row = self.measure(
             {
                 "lib": "pub mod open; pub use hidden::{A, B as C}; pub use serde::Serialize; pub fn f() {} fn g() {}",

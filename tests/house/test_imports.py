@@ -15,7 +15,7 @@ class Imports(RepositoryTest):
         )
         self.assertEqual(edges, {"a -> b", "a -> b::deep", "a -> c"})
 
-    def test_a_name_that_the_root_passes_on_leads_to_its_definition(self):
+    def test_a_name_that_the_root_reexports_leads_to_its_definition(self):
         edges = self.edges(
             {
                 "lib": "pub use b::X as Renamed;",
@@ -39,13 +39,13 @@ class Imports(RepositoryTest):
         self.assertIn("a -> c::d", edges)
         self.assertFalse({edge for edge in edges if edge.startswith("a ")} - {"a -> c::d"})
 
-    def test_globs_that_pass_on_each_other_do_not_hang(self):
+    def test_globs_that_reexport_each_other_do_not_hang(self):
         edges = self.edges(
             {"a": "pub use crate::b::*; pub struct X;", "b": "pub use crate::a::*;", "c": "use crate::b::X;"}
         )
         self.assertIn("c -> a", edges)
 
-    def test_a_glob_import_leads_to_what_is_used_of_it(self):
+    def test_a_glob_import_leads_to_the_names_that_are_used(self):
         edges = self.edges(
             {
                 "a": "use crate::b::*; fn f() -> X { make() }",
@@ -55,7 +55,7 @@ class Imports(RepositoryTest):
         )
         self.assertEqual(edges, {"a -> b", "a -> c", "b -> c"})
 
-    def test_a_glob_import_of_which_no_name_is_seen_leads_to_the_module(self):
+    def test_a_glob_import_without_a_visibly_used_name_leads_to_the_module(self):
         self.assertEqual(self.edges({"a": "use crate::b::*; fn f() { 1.go() }", "b": "pub trait Go {}"}), {"a -> b"})
 
     def test_super_super(self):
@@ -89,15 +89,15 @@ class Imports(RepositoryTest):
     def test_a_use_in_a_function_is_an_edge(self):
         self.assertEqual(self.edges({"a": "fn f() { use crate::b::X; }", "b": "pub struct X;"}), {"a -> b"})
 
-    def test_a_parent_that_only_passes_on_names_of_its_children_has_no_edge(self):
+    def test_a_parent_that_only_reexports_names_of_its_children_has_no_edge(self):
         self.assertEqual(self.edges({"a": "mod b; pub use b::X;", "a/b": "pub struct X;"}), set())
         self.assertEqual(self.edges({"a": "mod b; pub(crate) use b::*;", "a/b": "pub struct X;"}), set())
 
-    def test_a_parent_that_uses_the_name_it_passes_on_has_one(self):
+    def test_a_parent_that_uses_a_name_it_reexports_has_an_edge(self):
         self.assertEqual(self.edges({"a": "mod b; pub use b::X; fn f(x: X) {}", "a/b": "pub struct X;"}), {"a -> a::b"})
         self.assertEqual(self.edges({"a": "mod b; pub use b::*; fn f(x: X) {}", "a/b": "pub struct X;"}), {"a -> a::b"})
 
-    def test_a_module_that_is_imported_by_name_counts_for_what_is_used_of_it(self):
+    def test_a_module_imported_by_name_leads_to_the_names_that_are_used(self):
         edges = self.edges(
             {
                 "a": "use crate::b; fn f() { b::X::new() }",
@@ -107,7 +107,7 @@ class Imports(RepositoryTest):
         )
         self.assertEqual(edges, {"a -> b::c"})
 
-    def test_a_module_and_a_function_of_one_name(self):
+    def test_a_module_and_a_function_with_the_same_name(self):
         edges = self.edges({"lib": "pub use b::b;", "a": "use crate::b; fn f() { b() }", "b": "pub fn b() {}"})
         self.assertEqual(edges, {"a -> b"})
 

@@ -1,4 +1,4 @@
-"""What requests need beyond the schema: names that exist, and rules between two places of a request, for which OpenAPI has no words."""
+"""Hooks for what OpenAPI cannot express: names that exist on the server, and rules between two parts of a request."""
 
 import json
 import os
@@ -9,17 +9,17 @@ import schemathesis
 from hypothesis import strategies as st
 
 EVENT_ID = os.environ["PROMBUS_EVENT_ID"]
-# What `run` made.
+# The form of valid names, and the names that `run` created on the server.
 NAMES = {
     "topic": (re.compile(r"[A-Za-z0-9_:-]+(\.[A-Za-z0-9_:-]+)*"), ["orders", "orders.new"]),
     "group": (re.compile(r"[A-Za-z0-9._:-]+"), ["billing", "shipping"]),
     "key": (re.compile(r".+", re.DOTALL), ["k0", "k1", "k2"]),
 }
 
-# Limits of texts in bytes. JSON Schema counts characters.
+# The server limits texts in bytes, but JSON Schema counts characters.
 BYTE_LIMITS = [128, 256, 1024, 4096]
 
-# Lines are JSON, which the schema of a text cannot say.
+# Each line is JSON, which the schema of a text cannot express.
 schemathesis.openapi.media_type(
     "application/x-ndjson",
     st.lists(st.integers() | st.booleans() | st.text(max_size=5), min_size=1, max_size=5).map(
@@ -29,7 +29,7 @@ schemathesis.openapi.media_type(
 
 
 def existing(name, value):
-    """For half of the good values one that exists. Bad ones stay: they are there to be refused."""
+    """Replaces half of the valid values with names that exist. Invalid values stay: the server must refuse them."""
     form, names = NAMES.get(name, (None, None))
     if form is None or not isinstance(value, str) or not form.fullmatch(value) or len(value) > 255:
         return value
@@ -39,7 +39,7 @@ def existing(name, value):
 
 @schemathesis.hook
 def map_path_parameters(context, path_parameters):
-    # What is deleted, or set to be kept for a millisecond, would be missing from then on.
+    # An existing topic that is deleted, or whose retention is set to a millisecond, would be missing in later requests.
     operation = context.operation
     is_harmful = operation.method.upper() == "DELETE" or (
         operation.method.upper() == "PUT" and operation.path == "/topics/{topic}"
@@ -65,7 +65,7 @@ def map_body(context, body):
 
 
 def texts(value):
-    """All texts in a value, names of fields included."""
+    """Yields all texts in a value, including field names."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -84,18 +84,18 @@ def is_over_in_bytes_only(text):
 
 @schemathesis.hook
 def filter_case(context, case):
-    """Leaves out what two places of a request exclude, and texts that are too long in bytes alone."""
+    """Rejects requests whose parts exclude each other, and texts that are too long only in bytes."""
     query = case.query if isinstance(case.query, dict) else {}
     if any(map(is_over_in_bytes_only, texts([case.body, query]))):
         return False
     headers = {name.lower() for name in (case.headers or {})}
-    # A position is what an answer gave, which no schema can say: not every text of its form is one.
+    # Only the server can issue a valid position: not every text of this form is one, and a schema cannot express that.
     if str(query.get("afterId", "")).startswith("p1."):
         return False
     # Patterns have no seqs.
     if "fromSeq" in query and "*" in str(query.get("topic")):
         return False
-    # A filter has a header once.
+    # A filter may contain each header only once.
     headers_wanted = query.get("header")
     if isinstance(headers_wanted, list):
         names = [str(header).split(":")[0].lower() for header in headers_wanted]
@@ -106,14 +106,14 @@ def filter_case(context, case):
     if start in ("ts", "afterId") and start not in query:
         return False
     if case.operation.path == "/publish/{topic}":
-        # An id is for one event, and not beside an Idempotency-Key.
+        # An id can be used only for a single event, and not together with an Idempotency-Key.
         if "id" in query and ("idempotency-key" in headers or case.media_type == "application/x-ndjson"):
             return False
-        # Bodies are payloads here; http/tests/publish.rs sends records.
+        # The generated bodies are payloads, not records; http/tests/publish.rs tests records.
         if str(query.get("envelope")) == "1":
             return False
     if case.operation.path == "/topics/{topic}" and isinstance(case.body, dict):
-        # Snapshots of a topic go to another one.
+        # The snapshot topic must be another topic.
         if case.body.get("snapshot_topic") == (case.path_parameters or {}).get("topic"):
             return False
     return True

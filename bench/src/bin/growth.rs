@@ -1,10 +1,10 @@
-//! `prombus-growth`: arguments, order, files. `bench/growth` builds and runs it.
+//! The program `prombus-growth`: parses arguments, runs the measurements, writes result files. `bench/growth` builds and runs it.
 
 use anyhow::Context;
 use clap::Parser;
 use prombus_compare::data_folder::{Data, stop_on_signals};
 use prombus_compare::growth::dimension::{Dimension, Limits};
-use prombus_compare::growth::measure::Stage;
+use prombus_compare::growth::measure::Runner;
 use prombus_compare::growth::results::{Growth, Measured};
 use prombus_compare::growth::{backlog, page, picture};
 use prombus_compare::machine::{Machine, date_and_revision};
@@ -14,42 +14,42 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// What prombus costs when there is more of something.
+/// Measures how the cost of prombus grows with topics, groups, connections, payload bytes and stored events.
 ///
-/// Starts one server at a time on loopback, with its data on a disk, and writes raw results, tables and a picture. What is
-/// left out with --only stays in the results as it was, if they are of this machine.
+/// Starts one server at a time on loopback, with its data on a disk, and writes raw results, tables and a chart. Results of
+/// dimensions that are not named by --only are kept if they are from this machine.
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "What grows: topics, groups, connections, payloads, backlog.\nExit code: 0 if all was measured, 1 if a \
-run lost or doubled something or a server failed, 2 if nothing could be measured."
+    after_help = "Dimensions: topics, groups, connections, payloads, backlog.\nExit code: 0 if every run succeeded, 1 if a \
+run lost, duplicated or reordered messages or a server failed, 2 if nothing could be measured."
 )]
 struct Args {
-    /// Only these
+    /// Measure only these dimensions
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     only: Vec<String>,
-    /// How often each step is run; medians count
+    /// Number of runs per step; the results are medians
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
     runs: u8,
-    /// Seconds of a run
+    /// Length of a run in seconds
     #[arg(long, default_value_t = 3.0, value_parser = seconds)]
     seconds: f64,
-    /// Events of the largest backlog; 50 million take 18 GB of disk
+    /// Events of the largest backlog; 50 million need 18 GB of disk
     #[arg(long, default_value_t = 50_000_000, value_name = "EVENTS")]
     backlog: u64,
-    /// Leave out the backlogs between none and the largest
+    /// Measure only the empty and the largest backlog
     #[arg(long)]
     largest_only: bool,
-    /// Leave out steps of topics, groups, connections and payloads that are larger
+    /// Skip larger steps of topics, groups, connections and payloads
     #[arg(long, default_value_t = u64::MAX, hide_default_value = true, value_name = "SIZE")]
     at_most: u64,
     /// The folder for results
     #[arg(long, default_value = "bench/results", value_name = "DIR")]
     out: PathBuf,
-    /// The binary of prombus [default: beside this program]
+    /// The prombus binary [default: in the folder of this program]
     #[arg(long, value_name = "PATH")]
     prombus: Option<PathBuf>,
-    /// The folder for the server's data, on a disk; what it gets is taken away [default: beside the build]
+    /// The folder for the server's data, on a disk; the data is deleted [default: in the build folder]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 }
@@ -58,7 +58,7 @@ const RAW: &str = "growth.json";
 
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if (0.05..=600.0).contains(&seconds) { Ok(seconds) } else { Err("0.05 to 600".into()) }
+    if (0.05..=600.0).contains(&seconds) { Ok(seconds) } else { Err("must be 0.05 to 600".into()) }
 }
 
 fn main() -> ExitCode {
@@ -72,36 +72,37 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures and writes everything. Answers whether each run was clean.
+/// Measures all dimensions and writes the results. Returns whether every run was clean.
 fn grow(args: &Args) -> anyhow::Result<bool> {
     let dimensions = Dimension::named(&args.only)?;
     let limits = Limits { at_most: args.at_most, backlog: args.backlog, is_largest_only: args.largest_only };
     let program = std::env::current_exe()?;
-    let beside = program.parent().context("a program is in a folder")?;
-    let prombus = args.prombus.clone().unwrap_or_else(|| beside.join("prombus"));
-    let data = Data::new(args.data.as_deref().unwrap_or_else(|| beside.parent().unwrap_or(beside)))?;
+    let program_folder = program.parent().context("a program is in a folder")?;
+    let prombus = args.prombus.clone().unwrap_or_else(|| program_folder.join("prombus"));
+    let data =
+        Data::new(args.data.as_deref().unwrap_or_else(|| program_folder.parent().unwrap_or(program_folder)))?;
     stop_on_signals(&data)?;
-    let stage = Stage {
+    let runner = Runner {
         peer: PrombusPeer::new(&prombus)?,
         folder: data.folder().join("server"),
         runs: args.runs,
         time: Duration::from_secs_f64(args.seconds),
     };
     if dimensions.contains(&Dimension::Backlog) {
-        backlog::check_room(&stage, &Dimension::Backlog.points(limits))?;
+        backlog::check_room(&runner, &Dimension::Backlog.points(limits))?;
     }
     raise_descriptor_limit()?;
-    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
+    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot create {}", args.out.display()))?;
 
     let (date, revision) = date_and_revision()?;
-    let machine = Machine::look(data.folder())?;
+    let machine = Machine::detect(data.folder())?;
     let mut growth = earlier(&args.out, &machine).unwrap_or_default();
     growth.machine = machine;
     for dimension in dimensions {
         let points = dimension.points(limits);
         let rows = match dimension {
-            Dimension::Backlog => backlog::measure(&stage, &points),
-            _ => stage.measure(dimension, &points),
+            Dimension::Backlog => backlog::measure(&runner, &points),
+            _ => runner.measure(dimension, &points),
         };
         growth.put(Measured {
             name: dimension.name().into(),
@@ -111,24 +112,24 @@ fn grow(args: &Args) -> anyhow::Result<bool> {
             seconds: args.seconds,
             rows,
         });
-        // At once: the backlog takes long, and what is there is there.
+        // Written after each dimension: the backlog takes long, and an interruption must not lose the earlier results.
         write_file(&args.out, RAW, &(serde_json::to_string(&growth)? + "\n"))?;
     }
     write_file(&args.out, "growth.md", &page::page(&growth, RAW))?;
     write_file(&args.out, "growth.svg", &picture::picture(&growth))?;
     if !growth.is_clean() {
-        say("NOT CLEAN: a run failed, or lost, doubled or reordered messages; see the tables");
+        say("NOT CLEAN: a run failed, or lost, duplicated or reordered messages; see the tables");
     }
     Ok(growth.is_clean())
 }
 
-/// The results of before, if they are of this machine.
+/// The earlier results, if they are from this machine.
 fn earlier(out: &Path, machine: &Machine) -> Option<Growth> {
     let growth: Growth = serde_json::from_slice(&std::fs::read(out.join(RAW)).ok()?).ok()?;
     (growth.machine.cpu == machine.cpu && growth.machine.cores == machine.cores).then_some(growth)
 }
 
-/// Raises this process's limit of open files to what the system allows.
+/// Raises this process's limit of open files to the hard limit.
 fn raise_descriptor_limit() -> anyhow::Result<()> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

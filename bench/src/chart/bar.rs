@@ -1,37 +1,37 @@
-//! Horizontal bars in groups, each with its value behind it.
+//! Horizontal bars in groups, each followed by its value.
 
 use super::{Anchor, Canvas, short, step, text_width};
 
-/// Bars in groups.
+/// A bar chart with groups of bars.
 #[derive(Clone, Debug, Default)]
 pub struct BarChart {
-    /// What it shows.
+    /// The title.
     pub title: String,
-    /// With what and on what.
+    /// The parameters and the machine.
     pub subtitle: String,
-    /// What bars of each group stand for.
+    /// The names of the series, for the legend.
     pub series: Vec<String>,
-    /// From top to bottom.
+    /// The groups, from top to bottom.
     pub groups: Vec<BarGroup>,
 }
 
 /// Bars that are compared with each other.
 #[derive(Clone, Debug)]
 pub struct BarGroup {
-    /// What is compared.
+    /// The label of the group.
     pub name: String,
-    /// From top to bottom.
+    /// The bars, from top to bottom.
     pub bars: Vec<Bar>,
 }
 
 /// One bar.
 #[derive(Clone, Debug)]
 pub struct Bar {
-    /// Which of the chart's series it is.
+    /// The index of its series in the chart.
     pub series: usize,
-    /// How long it is.
+    /// The value that determines its length.
     pub value: f64,
-    /// What stands behind it.
+    /// The text after the bar.
     pub label: String,
 }
 
@@ -40,7 +40,7 @@ const BAR: f64 = 15.0;
 const PITCH: f64 = 19.0;
 const GAP: f64 = 18.0;
 
-/// Draws bars.
+/// Draws a bar chart.
 #[must_use]
 pub fn bar_chart(chart: &BarChart) -> String {
     let bars: usize = chart.groups.iter().map(|group| group.bars.len()).sum();
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_one_whole_file() {
+    fn the_svg_is_complete_and_self_contained() {
         let svg = bar_chart(&chart());
         assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\"") && svg.ends_with("</svg>\n"));
         assert!(svg.contains("a &amp; b"));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_drawn_of_nothing() {
+    fn an_empty_chart_is_valid() {
         assert!(!bar_chart(&BarChart::default()).contains("NaN"));
     }
 }

@@ -1,30 +1,30 @@
-//! Lines over an axis that may be logarithmic.
+//! Line charts whose axes may be logarithmic.
 
 use super::{Anchor, Canvas, short, step};
 
-/// How values are put along an axis.
+/// The scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// From zero, evenly.
+    /// Linear, from zero.
     Linear,
-    /// Each power of ten as wide as the others. Values must be above zero; others are left out.
+    /// Logarithmic. Values that are not above zero are left out.
     Log,
 }
 
-/// Lines over an axis.
+/// A line chart.
 #[derive(Clone, Debug)]
 pub struct LineChart {
-    /// What it shows.
+    /// The title.
     pub title: String,
-    /// With what and on what.
+    /// The parameters and the machine.
     pub subtitle: String,
-    /// What is along the bottom.
+    /// The label of the x axis.
     pub x_label: String,
-    /// Marks of the bottom, with what they say; if there are none, round numbers have marks.
+    /// The marks of the x axis with their labels. If empty, round numbers are marked.
     pub x_marks: Vec<(f64, String)>,
-    /// How the bottom is divided.
+    /// The scale of the x axis.
     pub x_scale: Scale,
-    /// How the side is divided.
+    /// The scale of the y axis.
     pub y_scale: Scale,
     /// The lines.
     pub lines: Vec<Line>,
@@ -33,22 +33,22 @@ pub struct LineChart {
 /// One line.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// What it stands for.
+    /// Its name in the legend.
     pub name: String,
-    /// From left to right.
+    /// The points, from left to right.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Several of them in one picture, with the same lines.
+/// Several line charts in one picture, with a common legend.
 #[derive(Clone, Debug)]
 pub struct Panels {
-    /// What they show.
+    /// The title.
     pub title: String,
-    /// With what and on what.
+    /// The parameters and the machine.
     pub subtitle: String,
-    /// The names of the lines of all of them.
+    /// The names of the lines, for the legend.
     pub series: Vec<String>,
-    /// The charts, from left to right and down. A line is known by its place, as in `series`.
+    /// The charts, in rows from left to right. The lines of each chart are in the order of `series`.
     pub charts: Vec<LineChart>,
 }
 
@@ -57,11 +57,11 @@ const PLOT: f64 = 320.0;
 const LEFT: f64 = 76.0;
 const RIGHT: f64 = WIDTH - 32.0;
 const PANEL_PLOT: f64 = 170.0;
-/// A panel's title and subtitle, and what is below its plot.
+/// The heights of a panel's title and subtitle, and of the part below its plot.
 const PANEL_HEAD: f64 = 50.0;
 const PANEL_FOOT: f64 = 52.0;
 
-/// Where lines are drawn.
+/// The rectangle in which lines are drawn.
 #[derive(Clone, Copy)]
 struct Area {
     left: f64,
@@ -70,7 +70,7 @@ struct Area {
     bottom: f64,
 }
 
-/// An axis: where values are, and where it has marks.
+/// An axis: maps values to positions, and has marks.
 struct Axis {
     scale: Scale,
     min: f64,
@@ -93,7 +93,7 @@ impl Axis {
         }
     }
 
-    /// Where a value is, from 0 to 1. None where it can't be shown.
+    /// The position of a value, from 0 to 1. `None` if the axis cannot show it.
     fn part(&self, value: f64) -> Option<f64> {
         match self.scale {
             Scale::Linear => Some(value / self.max),
@@ -116,7 +116,7 @@ impl Axis {
     }
 }
 
-/// Draws lines.
+/// Draws a line chart.
 #[must_use]
 pub fn line_chart(chart: &LineChart) -> String {
     let names: Vec<String> = chart.lines.iter().map(|line| line.name.clone()).collect();
@@ -216,20 +216,20 @@ mod tests {
     }
 
     #[test]
-    fn what_a_log_axis_cannot_show_is_left_out() {
+    fn values_that_a_log_axis_cannot_show_are_left_out() {
         let svg = line_chart(&chart(vec![(0.0, 5.0), (10.0, 6.0)]));
         assert_eq!(svg.matches("<circle").count(), 1);
         assert!(!svg.contains("NaN") && !svg.contains("inf"));
     }
 
     #[test]
-    fn nothing_is_drawn_of_nothing() {
+    fn an_empty_chart_is_valid() {
         let svg = line_chart(&chart(Vec::new()));
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
     }
 
     #[test]
-    fn marks_of_ones_own_bound_the_axis() {
+    fn given_marks_bound_the_axis() {
         let mut marked = chart(vec![(64.0, 5.0), (1_024.0, 6.0)]);
         marked.x_marks = vec![(64.0, "64 B".into()), (1_024.0, "1 KiB".into())];
         let svg = line_chart(&marked);
@@ -238,12 +238,12 @@ mod tests {
     }
 
     #[test]
-    fn panels_stand_two_by_two() {
+    fn panels_share_one_legend() {
         let charts = vec![chart(vec![(1.0, 1.0), (10.0, 2.0)]); 3];
         let series = vec!["prombus".into()];
         let svg = panels(&Panels { title: "all".into(), subtitle: "here".into(), series, charts });
         assert_eq!(svg.matches("<polyline").count(), 3);
         assert_eq!(svg.matches(">growth<").count(), 3);
-        assert_eq!(svg.matches(">prombus<").count(), 1, "the names are said once");
+        assert_eq!(svg.matches(">prombus<").count(), 1, "the legend is drawn once");
     }
 }

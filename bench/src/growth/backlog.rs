@@ -1,7 +1,7 @@
-//! Live publishing on a server that keeps many events from before, in turn with an empty one.
+//! Measures live publishing on a server that already stores many events, alternating with an empty server.
 
 use super::dimension::{Dimension, Point};
-use super::measure::{GrowthServer, Stage, note};
+use super::measure::{GrowthServer, Runner, record_run};
 use super::results::{Opening, Row};
 use crate::machine::check_free;
 use crate::page::number;
@@ -13,85 +13,90 @@ use rustix::process::Signal;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Bytes of an event in the log and what is around it, rounded up, with a quarter to spare.
+/// The disk space per event, including overhead and a reserve of a quarter.
 const BYTES_PER_EVENT: u64 = 460;
-/// What runs beside the backlog may write.
+/// The disk space that the measured runs may need in addition to the backlog.
 const BYTES_OF_RUNS: u64 = 4_000_000_000;
-const TELL_EVERY: Duration = Duration::from_secs(5);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Checks that the largest of these backlogs has room.
+/// Checks that the disk has room for the largest of these backlogs.
 ///
 /// # Errors
-/// When it has not.
-pub fn check_room(stage: &Stage, points: &[Point]) -> anyhow::Result<()> {
+/// If it has not.
+pub fn check_room(runner: &Runner, points: &[Point]) -> anyhow::Result<()> {
     let largest = points.iter().map(|point| point.size).max().unwrap_or(0);
-    let folder = stage.folder.parent().unwrap_or(&stage.folder);
+    let folder = runner.folder.parent().unwrap_or(&runner.folder);
     let what = format!("a backlog of {} events", number(largest as f64));
-    let advice = "name another disk with --data, or keep fewer with --backlog";
+    let advice = "use another disk with --data, or a smaller --backlog";
     check_free(folder, largest * BYTES_PER_EVENT + BYTES_OF_RUNS.min(largest * 1_000), &what, advice)
 }
 
-/// All runs of all backlogs, from small to large.
+/// Runs all backlogs, from small to large.
 #[must_use]
-pub fn measure(stage: &Stage, points: &[Point]) -> Vec<Row> {
+pub fn measure(runner: &Runner, points: &[Point]) -> Vec<Row> {
     let (empty, kept): (Vec<Point>, Vec<Point>) = points.iter().partition(|point| point.size == 0);
-    let mut rows: Vec<Row> = empty.iter().map(|&point| measure_empty(stage, point)).collect();
+    let mut rows: Vec<Row> = empty.iter().map(|&point| measure_empty(runner, point)).collect();
     for point in kept {
         let mut row = Row::new(point, super::dimension::IN_FLIGHT);
-        if let Err(error) = measure_kept(stage, point, &mut row) {
+        if let Err(error) = measure_kept(runner, point, &mut row) {
             let what = Dimension::Backlog.label(point);
             say(&format!("backlog {what}: FAILED: {error:#}"));
             row.errors.push(format!("backlog {what}: {error:#}"));
         }
-        // A server that failed left it behind.
-        let _ = std::fs::remove_dir_all(&stage.folder);
+        // A server that failed may have left the folder behind.
+        let _ = std::fs::remove_dir_all(&runner.folder);
         rows.push(row);
     }
     rows
 }
 
-/// Each run with a server of its own, or the runs would be each other's backlog.
-fn measure_empty(stage: &Stage, point: Point) -> Row {
-    let mut rows = stage.measure(Dimension::Backlog, &[point]);
+/// Measures without a backlog. Each run has its own server: otherwise the events of one run would be the backlog of the next.
+fn measure_empty(runner: &Runner, point: Point) -> Row {
+    let mut rows = runner.measure(Dimension::Backlog, &[point]);
     let mut row = rows.remove(0);
-    for run in 1..=stage.runs {
-        stage.rest();
-        let outcome = stage.start(1).and_then(|server| run_with_group(stage, server, run).1);
-        note(&format!("backlog 0, new group, run {run}"), outcome, &mut row.with_group, &mut row.errors);
+    for run in 1..=runner.runs {
+        runner.settle_disk();
+        let outcome = runner.start(1).and_then(|server| run_with_group(runner, server, run).1);
+        record_run(
+            &format!("backlog 0, new group, run {run}"),
+            outcome,
+            &mut row.with_group,
+            &mut row.errors,
+        );
     }
-    match stage.start(1).and_then(|server| open_again(stage, server)) {
+    match runner.start(1).and_then(|server| open_again(runner, server)) {
         Ok(opening) => row.opening = Some(opening),
         Err(error) => row.errors.push(format!("backlog 0, opening: {error:#}")),
     }
     row
 }
 
-fn measure_kept(stage: &Stage, point: Point, row: &mut Row) -> anyhow::Result<()> {
+fn measure_kept(runner: &Runner, point: Point, row: &mut Row) -> anyhow::Result<()> {
     let label = Dimension::Backlog.label(point);
-    stage.rest();
-    let mut server = stage.start(point.topics)?;
+    runner.settle_disk();
+    let mut server = runner.start(point.topics)?;
     fill(&server, point, &label)?;
-    let empty = Stage {
-        peer: stage.peer.clone(),
-        folder: PathBuf::from(format!("{}-empty", stage.folder.display())),
-        ..*stage
+    let empty = Runner {
+        peer: runner.peer.clone(),
+        folder: PathBuf::from(format!("{}-empty", runner.folder.display())),
+        ..*runner
     };
-    for run in 1..=stage.runs {
+    for run in 1..=runner.runs {
         let outcome = empty.run(Dimension::Backlog, Point { size: 0, topics: 1 });
-        let what = format!("backlog {label}, run {run}, empty server beside");
-        note(&what, outcome, &mut row.beside, &mut row.errors);
-        stage.rest();
-        let outcome = server.run(&Dimension::Backlog.plan(point, stage.time), &mut |_| {});
-        note(&format!("backlog {label}, run {run}"), outcome, &mut row.runs, &mut row.errors);
+        let what = format!("backlog {label}, run {run}, empty server");
+        record_run(&what, outcome, &mut row.beside, &mut row.errors);
+        runner.settle_disk();
+        let outcome = server.run(&Dimension::Backlog.plan(point, runner.time), &mut |_| {});
+        record_run(&format!("backlog {label}, run {run}"), outcome, &mut row.runs, &mut row.errors);
     }
-    for run in 1..=stage.runs {
-        stage.rest();
-        let (back, outcome) = run_with_group(stage, server, run);
+    for run in 1..=runner.runs {
+        runner.settle_disk();
+        let (back, outcome) = run_with_group(runner, server, run);
         server = back;
         let what = format!("backlog {label}, new group, run {run}");
-        note(&what, outcome, &mut row.with_group, &mut row.errors);
+        record_run(&what, outcome, &mut row.with_group, &mut row.errors);
     }
-    let opening = open_again(stage, server)?;
+    let opening = open_again(runner, server)?;
     say(&format!(
         "backlog {label}: opens in {:.0} ms after a stop, in {:.0} ms after a kill, with {} MB resident",
         opening.after_stop_ms,
@@ -110,40 +115,40 @@ fn fill(server: &GrowthServer, point: Point, label: &str) -> anyhow::Result<()> 
         warm_up: Duration::ZERO,
         ..Plan::default()
     };
-    let mut told = Duration::ZERO;
+    let mut reported_at = Duration::ZERO;
     server.run(&plan, &mut |progress| {
-        if progress.elapsed >= told + TELL_EVERY {
-            told = progress.elapsed;
-            say(&format!("backlog {label}: {} are there", number(progress.answered as f64)));
+        if progress.elapsed >= reported_at + PROGRESS_INTERVAL {
+            reported_at = progress.elapsed;
+            say(&format!("backlog {label}: {} events published", number(progress.answered as f64)));
         }
     })?;
     Ok(())
 }
 
-/// Publishing with a new group that starts at the end.
+/// Measures publishing with a new group that starts at the end.
 fn run_with_group(
-    stage: &Stage,
+    runner: &Runner,
     mut server: GrowthServer,
     run: u8,
 ) -> (GrowthServer, anyhow::Result<prombus_bench::Measurement>) {
     server.target.group = format!("new-{run}-");
     server.target.from = From::Latest;
     let point = Point { size: 0, topics: server.target.topics };
-    let plan = Plan { groups: 1, ..Dimension::Backlog.plan(point, stage.time) };
+    let plan = Plan { groups: 1, ..Dimension::Backlog.plan(point, runner.time) };
     let outcome = server.run(&plan, &mut |_| {});
     (server, outcome)
 }
 
-/// Kills the server right behind a load, starts it, stops it, and starts it once more. Its data is gone at the end.
-fn open_again(stage: &Stage, server: GrowthServer) -> anyhow::Result<Opening> {
+/// Measures how long the server takes to start: after it was killed under load, and after a normal stop. Deletes its data.
+fn open_again(runner: &Runner, server: GrowthServer) -> anyhow::Result<Opening> {
     let topics = server.target.topics;
     let timed_start = || -> anyhow::Result<(GrowthServer, f64)> {
         let began = Instant::now();
-        let server = stage.start(topics)?;
+        let server = runner.start(topics)?;
         Ok((server, began.elapsed().as_secs_f64() * 1e3))
     };
-    // The time of the kill is the worst: all since the last checkpoint is to be read again.
-    let live = Dimension::Backlog.plan(Point { size: 0, topics }, stage.time / 3);
+    // A kill under load is the worst case: the server has to replay everything since its last checkpoint.
+    let live = Dimension::Backlog.plan(Point { size: 0, topics }, runner.time / 3);
     server.run(&live, &mut |_| {})?;
     server.process.end(Signal::KILL);
     let (server, after_kill_ms) = timed_start()?;

@@ -1,54 +1,54 @@
-//! What grows, and in which steps.
+//! The dimensions that grow, and their steps.
 
 use anyhow::Context;
 use prombus_bench::{Length, Plan};
 use std::time::Duration;
 
-/// What there is more and more of.
+/// A quantity that grows from step to step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dimension {
     /// Topics that one connection publishes to in turn.
     Topics,
-    /// Groups that each get everything over a connection of their own.
+    /// Groups that each receive every message over their own connection.
     Groups,
     /// Connections that publish.
     Connections,
     /// Bytes of a payload.
     Payloads,
-    /// Events that are kept from before.
+    /// Events that the server already stores.
     Backlog,
 }
 
 /// One step of a dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Point {
-    /// How much there is of what grows.
+    /// The size of the dimension at this step.
     pub size: u64,
-    /// Topics that messages go to in turn.
+    /// Number of topics; messages go to them in turn.
     pub topics: usize,
 }
 
-/// The largest sizes.
+/// Limits of the steps.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Of everything but the backlog.
+    /// The largest size of every dimension except the backlog.
     pub at_most: u64,
     /// Events of the largest backlog.
     pub backlog: u64,
-    /// No backlogs between none and the largest.
+    /// Skip the backlogs between the empty and the largest one.
     pub is_largest_only: bool,
 }
 
 /// Unanswered messages of all connections together.
 pub const IN_FLIGHT: usize = 1_000;
-/// Payload bytes that are unanswered at most.
+/// Maximum number of unanswered payload bytes.
 const IN_FLIGHT_BYTES: usize = 8 << 20;
-/// What is at the begin of a run and does not count, at most.
+/// The longest warm-up of a run.
 const WARM_UP: Duration = Duration::from_millis(500);
 const MANY_TOPICS: u64 = 10_000;
 
 impl Dimension {
-    /// All, in the order of the tables.
+    /// All dimensions, in the order of the tables.
     pub const ALL: [Self; 5] = [Self::Topics, Self::Groups, Self::Connections, Self::Payloads, Self::Backlog];
 
     /// Its name on the command line and in the raw results.
@@ -63,26 +63,26 @@ impl Dimension {
         }
     }
 
-    /// What a step has so many of.
+    /// The unit of a step's size.
     #[must_use]
     pub fn unit(self) -> &'static str {
         match self {
-            Self::Backlog => "events kept",
+            Self::Backlog => "stored events",
             _ => self.name(),
         }
     }
 
-    /// Those of these names, in the order of the tables; all, if none is named.
+    /// The dimensions with these names, in the order of the tables; all dimensions if no name is given.
     ///
     /// # Errors
-    /// When there is none of a name.
+    /// If a name is unknown.
     pub fn named(names: &[String]) -> anyhow::Result<Vec<Self>> {
         for name in names {
             let known = Self::ALL.map(Self::name);
             known
                 .contains(&name.as_str())
                 .then_some(())
-                .with_context(|| format!("{name} is nothing that grows: there are {}", known.join(", ")))?;
+                .with_context(|| format!("unknown dimension {name}: known are {}", known.join(", ")))?;
         }
         let is_named = |known: &Self| names.is_empty() || names.iter().any(|name| name == known.name());
         Ok(Self::ALL.into_iter().filter(is_named).collect())
@@ -103,7 +103,7 @@ impl Dimension {
         sizes.map(|size| Point { size, topics: topics_of(size) }).collect()
     }
 
-    /// What the client does at a step, for so long.
+    /// The plan for the client loop at a step, for runs of this length.
     #[must_use]
     pub fn plan(self, point: Point, time: Duration) -> Plan {
         let plan = Plan {
@@ -124,7 +124,7 @@ impl Dimension {
         }
     }
 
-    /// A step in words.
+    /// The label of a step.
     #[must_use]
     pub fn label(self, point: Point) -> String {
         use crate::page::number;
@@ -140,7 +140,7 @@ impl Dimension {
     }
 }
 
-/// The largest backlog comes once more, over many topics.
+/// The steps of the backlog. The largest one is measured twice: with one topic and with many topics.
 fn backlog_points(limits: Limits) -> Vec<Point> {
     let is_wanted = |size: &u64| *size < limits.backlog && (*size == 0 || !limits.is_largest_only);
     let steps = [0, 1_000_000, 5_000_000, 20_000_000].into_iter().filter(is_wanted);
@@ -161,7 +161,7 @@ mod tests {
     const ALL: Limits = Limits { at_most: u64::MAX, backlog: 50_000_000, is_largest_only: false };
 
     #[test]
-    fn no_more_is_in_flight_with_more_connections() {
+    fn more_connections_do_not_put_more_messages_in_flight() {
         for point in Dimension::Connections.points(ALL).into_iter().filter(|point| point.size <= 1_000) {
             let plan = Dimension::Connections.plan(point, Duration::from_secs(1));
             assert_eq!(plan.publishers * plan.window, IN_FLIGHT);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_backlog_comes_once_more_with_many_topics() {
+    fn the_largest_backlog_is_also_measured_with_many_topics() {
         let points = Dimension::Backlog.points(ALL);
         assert_eq!(points.len(), 6);
         assert_eq!(points[4], Point { size: 50_000_000, topics: 1 });
@@ -193,18 +193,18 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_grow_is_refused() {
+    fn unknown_dimensions_are_refused() {
         let error = Dimension::named(&["topic".into()]).unwrap_err().to_string();
         assert_eq!(
             error,
-            "topic is nothing that grows: there are topics, groups, connections, payloads, backlog"
+            "unknown dimension topic: known are topics, groups, connections, payloads, backlog"
         );
         assert_eq!(Dimension::named(&["groups".into(), "topics".into()]).unwrap().len(), 2);
         assert_eq!(Dimension::named(&[]).unwrap(), Dimension::ALL);
     }
 
     #[test]
-    fn sizes_are_said_as_people_say_them() {
+    fn labels_have_readable_units() {
         let labels: Vec<String> =
             [64, 1 << 10, 1 << 20].map(|size| Dimension::Payloads.label(Point { size, topics: 1 })).to_vec();
         assert_eq!(labels, ["64 B", "1 KiB", "1 MiB"]);

@@ -1,4 +1,4 @@
-//! Runs on real servers, one at a time.
+//! Measures the steps of a dimension on real servers, one server at a time.
 
 use super::dimension::{Dimension, Point};
 use super::results::Row;
@@ -13,23 +13,23 @@ use prombus_bench::{Length, Measurement, Plan};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What all runs have in common.
+/// Runs measurements. Contains the settings that all runs have in common.
 #[derive(Debug)]
-pub struct Stage {
+pub struct Runner {
     /// The server's program.
     pub peer: PrombusPeer,
-    /// The folder for the server's data, made and taken away each time.
+    /// The folder for the server's data, created and deleted for each run.
     pub folder: PathBuf,
-    /// How often each step is run.
+    /// Number of runs per step.
     pub runs: u8,
     /// How long a run is.
     pub time: Duration,
 }
 
-/// The disk has so long to be done with files that were taken away: what it does behind a discard would be in the figures.
-const REST: Duration = Duration::from_secs(3);
+/// How long the disk gets to finish work on deleted files: its work after a discard would distort the next run.
+const DISK_SETTLE_TIME: Duration = Duration::from_secs(3);
 
-/// A server at work.
+/// A running server.
 #[derive(Debug)]
 pub(super) struct GrowthServer {
     pub(super) process: Process,
@@ -37,32 +37,36 @@ pub(super) struct GrowthServer {
 }
 
 impl GrowthServer {
-    /// Runs a plan, with books of its own.
-    pub(super) fn run(&self, plan: &Plan, tell: &mut dyn FnMut(Progress)) -> anyhow::Result<Measurement> {
+    /// Runs a plan, with its own ledger.
+    pub(super) fn run(
+        &self,
+        plan: &Plan,
+        on_progress: &mut dyn FnMut(Progress),
+    ) -> anyhow::Result<Measurement> {
         let mut ledger = Ledger::new(plan.publishers, plan.topics, plan.groups);
-        client::run(&self.target, plan, &mut ledger, Some(self.process.id()), tell)
+        client::run(&self.target, plan, &mut ledger, Some(self.process.id()), on_progress)
             .map_err(|error| self.process.explain(error))
     }
 }
 
-impl Stage {
-    /// Starts a server whose messages go to so many topics, with what is in the folder.
+impl Runner {
+    /// Starts a server with the data in the folder; the client publishes to this number of topics.
     pub(super) fn start(&self, topics: usize) -> anyhow::Result<GrowthServer> {
         std::fs::create_dir_all(&self.folder)?;
         let (process, target) = self.peer.start(&self.folder, false)?;
         Ok(GrowthServer { process, target: PrombusTarget { topics, ..target } })
     }
 
-    /// Waits until the disk is done with what was before.
-    pub(super) fn rest(&self) {
+    /// Waits until the disk has finished the work of earlier runs.
+    pub(super) fn settle_disk(&self) {
         rustix::fs::sync();
-        std::thread::sleep(REST.min(self.time));
+        std::thread::sleep(DISK_SETTLE_TIME.min(self.time));
         rustix::fs::sync();
     }
 
-    /// One run of a step on a server of its own.
+    /// Runs a step once, on a new server.
     pub(super) fn run(&self, dimension: Dimension, point: Point) -> anyhow::Result<Measurement> {
-        self.rest();
+        self.settle_disk();
         let server = self.start(point.topics)?;
         if point.topics > 1 {
             let each_once = Plan {
@@ -76,7 +80,7 @@ impl Stage {
         server.run(&dimension.plan(point, self.time), &mut |_| {})
     }
 
-    /// All runs of all steps. The steps take turns, so that a machine that gets slower does so for all of them.
+    /// Runs all steps. The steps take turns, so that a machine that becomes slower affects all of them.
     pub fn measure(&self, dimension: Dimension, points: &[Point]) -> Vec<Row> {
         let row = |&point| Row::new(point, dimension.plan(point, self.time).window);
         let mut rows: Vec<Row> = points.iter().map(row).collect();
@@ -84,15 +88,15 @@ impl Stage {
             for row in &mut rows {
                 let outcome = self.run(dimension, row.point());
                 let what = format!("{} {}, run {run}", dimension.name(), dimension.label(row.point()));
-                note(&what, outcome, &mut row.runs, &mut row.errors);
+                record_run(&what, outcome, &mut row.runs, &mut row.errors);
             }
         }
         rows
     }
 }
 
-/// Says how a run went and keeps it.
-pub(super) fn note(
+/// Reports the outcome of a run and stores it.
+pub(super) fn record_run(
     what: &str,
     outcome: anyhow::Result<Measurement>,
     runs: &mut Vec<Measurement>,
@@ -100,9 +104,9 @@ pub(super) fn note(
 ) {
     match outcome {
         Ok(run) => {
-            let books = if run.balance.is_clean() { "" } else { ", NOT CLEAN" };
+            let warning = if run.balance.is_clean() { "" } else { ", NOT CLEAN" };
             say(&format!(
-                "{what}: {}/s, server {:.2} µs each, p99 {:.1} ms, {} MB resident{books}",
+                "{what}: {}/s, server {:.2} µs each, p99 {:.1} ms, {} MB resident{warning}",
                 number(run.per_second),
                 run.server_cpu_us().unwrap_or(0.0),
                 run.publish.p99_ms,

@@ -1,23 +1,20 @@
-//! The results as a picture: a small chart for each dimension, all against the first step.
+//! Draws the results: a small chart for each dimension, relative to its first step.
 
 use super::dimension::{Dimension, Point};
 use super::results::{Growth, Measured, Row};
-use super::verdicts::against;
+use super::verdicts::ratios;
 use crate::chart::{Line, LineChart, Panels, Scale, panels};
 
-/// The picture.
+/// The picture as SVG.
 #[must_use]
 pub fn picture(growth: &Growth) -> String {
     let machine = &growth.machine;
     panels(&Panels {
-        title: "What more of it costs".into(),
-        subtitle: format!(
-            "Each against the first step, which is 1; {}, {} cores",
-            machine.cpu, machine.cores
-        ),
+        title: "How costs grow".into(),
+        subtitle: format!("Relative to the first step, which is 1; {}, {} cores", machine.cpu, machine.cores),
         series: vec![
-            "CPU of the server for each message or delivery".into(),
-            "messages or deliveries a second".into(),
+            "server CPU per message or delivery".into(),
+            "messages or deliveries per second".into(),
             "bytes".into(),
         ],
         charts: growth.dimensions.iter().filter_map(chart).collect(),
@@ -26,11 +23,11 @@ pub fn picture(growth: &Growth) -> String {
 
 fn chart(measured: &Measured) -> Option<LineChart> {
     let dimension = measured.dimension()?;
-    // The step with many topics is another line's: it has the size of the one before.
+    // The backlog step with many topics is left out: it has the same size as the step before.
     let rows: Vec<&Row> =
         measured.rows.iter().filter(|row| dimension == Dimension::Topics || row.topics == 1).collect();
     let first = rows.first()?.size.max(1) as f64;
-    // An axis of powers has no zero: nothing is a bit to the left of the first that is something.
+    // A logarithmic axis has no zero: a size of 0 is drawn a little to the left of the first size above 0.
     let nothing = rows.iter().find(|row| row.size > 0).map_or(1.0, |row| row.size as f64 / 5.0);
     let place = |size: u64| if size == 0 { nothing } else { size as f64 };
     let line = |of: &dyn Fn(&Row) -> Option<f64>| {
@@ -38,14 +35,12 @@ fn chart(measured: &Measured) -> Option<LineChart> {
         Line { name: String::new(), points: points.collect() }
     };
     let is_payload = dimension == Dimension::Payloads;
-    let mut lines = vec![
-        line(&|row| Some(against(measured, row)?.cost)),
-        line(&|row| Some(against(measured, row)?.rate)),
-    ];
+    let mut lines =
+        vec![line(&|row| Some(ratios(measured, row)?.cost)), line(&|row| Some(ratios(measured, row)?.rate))];
     if is_payload {
         lines.push(line(&|row| Some(row.size as f64 / first)));
     }
-    let (title, subtitle) = words(dimension);
+    let (title, subtitle) = title_and_subtitle(dimension);
     Some(LineChart {
         title: title.into(),
         subtitle: subtitle.into(),
@@ -57,13 +52,13 @@ fn chart(measured: &Measured) -> Option<LineChart> {
     })
 }
 
-fn words(dimension: Dimension) -> (&'static str, &'static str) {
+fn title_and_subtitle(dimension: Dimension) -> (&'static str, &'static str) {
     match dimension {
         Dimension::Topics => ("Topics", "published to in turn over one connection"),
-        Dimension::Groups => ("Groups", "each gets everything; for each delivery"),
-        Dimension::Connections => ("Connections", "publishing, 1,000 in flight in all; 1 on each of 5,000"),
-        Dimension::Payloads => ("Payloads", "must not grow faster than the bytes do"),
-        Dimension::Backlog => ("Backlog", "events kept, against an empty server in turn"),
+        Dimension::Groups => ("Groups", "each receives every message; per delivery"),
+        Dimension::Connections => ("Connections", "publishing, 1,000 in flight in total; 5,000 have 1 each"),
+        Dimension::Payloads => ("Payloads", "cost must not grow faster than the bytes"),
+        Dimension::Backlog => ("Backlog", "stored events, relative to an empty server"),
     }
 }
 
@@ -93,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn no_backlog_is_at_the_left() {
+    fn an_empty_backlog_is_drawn_at_the_left() {
         let mut growth = Growth::default();
         growth.put(measured(Dimension::Backlog, &[(0, 400.0, 1.0), (50_000_000, 390.0, 1.1)]));
         let svg = picture(&growth);

@@ -1,4 +1,4 @@
-//! Everything that was measured of growth, raw.
+//! The raw results of the growth measurements.
 
 use super::dimension::{Dimension, Point};
 use crate::machine::Machine;
@@ -6,66 +6,66 @@ use crate::results::Figures;
 use prombus_bench::Measurement;
 use serde::{Deserialize, Serialize};
 
-/// All that is known: the file of raw results.
+/// The contents of the file with raw results.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Growth {
-    /// What it was measured on.
+    /// The machine of the measurements.
     pub machine: Machine,
-    /// What was measured, one for each dimension.
+    /// The measured dimensions.
     pub dimensions: Vec<Measured>,
 }
 
-/// One dimension.
+/// The measurements of one dimension.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Measured {
     /// Its name.
     pub name: String,
-    /// The day, in UTC.
+    /// The date of the measurement, in UTC.
     pub date: String,
     /// The revision that was measured.
     pub revision: String,
-    /// Runs of each step.
+    /// Runs per step.
     pub runs: u8,
-    /// Seconds of a run that counted.
+    /// The length of a run in seconds, without the warm-up.
     pub seconds: f64,
     /// The steps.
     pub rows: Vec<Row>,
 }
 
-/// One step, measured.
+/// The measurements of one step.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Row {
-    /// How much there is of what grows.
+    /// The size of the dimension at this step.
     pub size: u64,
     /// Topics that messages went to.
     pub topics: usize,
-    /// Unanswered messages of one connection at most.
+    /// Maximum number of unanswered messages per connection.
     pub window: usize,
     /// The runs.
     pub runs: Vec<Measurement>,
-    /// Runs on an empty server, in turn with the others: what the disk and the machine did then. For backlogs.
+    /// Only for backlogs: runs on an empty server that alternated with `runs`, so that disk and machine were in the same state.
     pub beside: Vec<Measurement>,
-    /// Publishing with a new group that starts at the end. For backlogs.
+    /// Only for backlogs: publishing with a new group that starts at the end.
     pub with_group: Vec<Measurement>,
-    /// Starting again. For backlogs.
+    /// Only for backlogs: how long the server takes to start again.
     pub opening: Option<Opening>,
-    /// What failed.
+    /// The errors of failed runs.
     pub errors: Vec<String>,
 }
 
-/// How long a server takes to listen again, from when its process is started.
+/// The time from the start of a server process until it accepts connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Opening {
-    /// When it was stopped and had its time.
+    /// After a normal stop.
     pub after_stop_ms: f64,
-    /// When it was killed at work.
+    /// After it was killed under load.
     pub after_kill_ms: f64,
-    /// Resident memory, opened and idle.
+    /// Resident memory when it is open and idle.
     pub resident_bytes: u64,
 }
 
 impl Row {
-    /// Nothing measured yet.
+    /// A step without measurements.
     #[must_use]
     pub fn new(point: Point, window: usize) -> Self {
         Self { size: point.size, topics: point.topics, window, ..Self::default() }
@@ -77,7 +77,7 @@ impl Row {
         Point { size: self.size, topics: self.topics }
     }
 
-    /// Whether every run went well, with each message once and in order.
+    /// Whether every run succeeded, with each message delivered once and in order.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         let mut runs = self.runs.iter().chain(&self.beside).chain(&self.with_group);
@@ -86,13 +86,13 @@ impl Row {
 }
 
 impl Measured {
-    /// What grew; none if a file says what nobody knows.
+    /// The dimension; `None` if the file contains an unknown name.
     #[must_use]
     pub fn dimension(&self) -> Option<Dimension> {
         Dimension::ALL.into_iter().find(|dimension| dimension.name() == self.name)
     }
 
-    /// What a row is compared with: the empty server beside it, or the first row.
+    /// The figures that a row is compared with: its runs on an empty server, or else the first row.
     #[must_use]
     pub fn base(&self, row: &Row) -> Option<Figures> {
         Figures::of(&row.beside).or_else(|| Figures::of(&self.rows.first()?.runs))
@@ -100,7 +100,7 @@ impl Measured {
 }
 
 impl Growth {
-    /// Puts a dimension in, in the place of an earlier one.
+    /// Adds a dimension, and replaces earlier measurements of it.
     pub fn put(&mut self, measured: Measured) {
         self.dimensions.retain(|known| known.name != measured.name);
         self.dimensions.push(measured);
@@ -110,7 +110,7 @@ impl Growth {
         self.dimensions.sort_by_key(place);
     }
 
-    /// Whether every run went well.
+    /// Whether every run was clean.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.dimensions.iter().flat_map(|measured| &measured.rows).all(Row::is_clean)
@@ -147,7 +147,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_measured_again_takes_the_place_of_the_old() {
+    fn a_new_measurement_replaces_the_old_one() {
         let mut growth = Growth::default();
         growth.put(measured(Dimension::Groups, &[(1, 1.0, 1.0)]));
         growth.put(measured(Dimension::Topics, &[(1, 1.0, 1.0)]));
@@ -158,7 +158,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn raw_results_come_back() {
+    fn raw_results_survive_a_round_trip() {
         let mut growth = Growth::default();
         growth.put(measured(Dimension::Groups, &[(1, 1.0, 1.0)]));
         let text = serde_json::to_string(&growth).unwrap();
@@ -168,7 +168,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_row_is_compared_with_the_empty_server_beside_it() {
+    fn a_row_is_compared_with_its_runs_on_an_empty_server() {
         let mut measured = measured(Dimension::Backlog, &[(0, 100.0, 1.0), (1_000, 100.0, 1.0)]);
         assert_eq!(measured.base(&measured.rows[1]).unwrap().rate.median, 100.0);
         let beside = Measurement { per_second: 80.0, ..measured.rows[1].runs[0].clone() };

@@ -1,42 +1,42 @@
-//! How a server is described in the results, and the settings that all servers are started with.
+//! The description of a server in the results, and settings that several servers use.
 
 use crate::wire::{Delivery, QueueType};
 use serde::{Deserialize, Serialize};
 
-/// What a server promises when it has answered a publish.
+/// What an answer to a publish guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
-    /// It is on disk.
+    /// The message is on disk.
     Synced,
-    /// It will be on disk some time later; a power cut takes it.
+    /// The message is not on disk yet; a power cut can lose it.
     NotSynced,
 }
 
-/// How a server is described in the results.
+/// The description of a server in the results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
-    /// Its name in tables and on the command line, with the setting: `redis-always`.
+    /// Its name in tables and on the command line, with the setting, e.g. `redis-always`.
     pub name: String,
-    /// The version that it says it has.
+    /// The version that it reports.
     pub version: String,
-    /// What an answer promises.
+    /// What an answer guarantees.
     pub durability: Durability,
-    /// That in words.
+    /// What an answer guarantees, in words.
     pub promise: String,
-    /// All settings that are not the default, as they were given.
+    /// All settings that are not the default.
     pub settings: Vec<String>,
 }
 
-/// Deliveries that a consumer takes at once.
+/// Maximum number of unacked deliveries per consumer.
 pub const CONSUMER_WINDOW: usize = 1_000;
 
-/// Settings that were tried, for who wants to try again. The default is what was better, or not worse.
+/// Settings of peers that can be changed to try alternatives. The default was the fastest, or not slower than the others.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuning {
     /// How NATS delivers.
     pub nats_delivery: Delivery,
-    /// Threads for Redis's sockets.
+    /// Number of I/O threads of Redis.
     pub redis_io_threads: u8,
     /// The type of RabbitMQ's queues.
     pub rabbitmq_queue: QueueType,

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// NATS in one setting.
+/// NATS with or without a sync before each answer.
 #[derive(Clone, Debug)]
 pub struct NatsPeer {
     program: PathBuf,
@@ -17,17 +17,17 @@ pub struct NatsPeer {
 }
 
 impl NatsPeer {
-    /// NATS in its default setting, or with a sync before each answer.
+    /// NATS with its default setting, or with a sync before each answer.
     ///
     /// # Errors
-    /// When the program does not tell its version.
+    /// If the program does not print its version.
     pub fn new(program: &Path, is_synced: bool, tuning: Tuning) -> anyhow::Result<Self> {
         let said = first_line(program, &["--version"])?;
         let version = said.rsplit('v').next().unwrap_or(&said);
         let (name, durability, promise) = if is_synced {
             ("nats-always", Durability::Synced, "synced before the answer")
         } else {
-            ("nats", Durability::NotSynced, "synced every two minutes, answers do not wait")
+            ("nats", Durability::NotSynced, "synced every two minutes; answers do not wait")
         };
         let sync = if is_synced { ", sync_interval: always" } else { "" };
         let delivery = tuning.nats_delivery;
@@ -45,7 +45,7 @@ impl NatsPeer {
         Ok(Self { program: program.to_owned(), is_synced, delivery, description })
     }
 
-    /// Whether this version can sync before it answers.
+    /// Whether this version can sync before each answer.
     #[must_use]
     pub fn has_sync_always(&self) -> bool {
         let mut parts = self.description.version.split('.').map_while(|part| part.parse::<u32>().ok());
@@ -70,8 +70,8 @@ impl NatsPeer {
     }
 }
 
-/// More than others get. NATS 2.9 was faster with it than with 1,000 in single runs; with 2.10, or with 50,000, no difference
-/// stood out from the noise.
+/// More than the other servers get: NATS 2.9 was faster with it than with 1,000. With 2.10, or with 50,000, the difference was within
+/// the noise.
 const MAX_ACK_PENDING: usize = 10_000;
 
 fn target(address: SocketAddr, delivery: Delivery) -> NatsTarget {

@@ -1,4 +1,4 @@
-//! prombus, as it is served by default.
+//! prombus with default settings.
 
 use super::description::{CONSUMER_WINDOW, Description, Durability};
 use anyhow::Context;
@@ -6,7 +6,7 @@ use prombus_bench::process::{Process, first_line, free_address, prombus_serve};
 use prombus_bench::wire::{From, PrombusTarget};
 use std::path::{Path, PathBuf};
 
-/// prombus in its default setting.
+/// prombus with default settings.
 #[derive(Clone, Debug)]
 pub struct PrombusPeer {
     program: PathBuf,
@@ -14,10 +14,10 @@ pub struct PrombusPeer {
 }
 
 impl PrombusPeer {
-    /// The binary at this place.
+    /// The binary at this path.
     ///
     /// # Errors
-    /// When it is not there or does not tell its version.
+    /// If it does not exist or does not print its version.
     pub fn new(program: &Path) -> anyhow::Result<Self> {
         let program =
             program.canonicalize().with_context(|| format!("no prombus at {}", program.display()))?;
@@ -35,10 +35,11 @@ impl PrombusPeer {
         Ok(Self { program, description })
     }
 
-    /// Starts it with its data in this folder, which may have some; when it listens it has opened them.
+    /// Starts it with its data in this folder, which may contain data already. Returns when the server accepts connections, so it has
+    /// opened its data.
     ///
     /// # Errors
-    /// When it does not start, or not in time.
+    /// If it does not start in time.
     pub fn start(&self, folder: &Path, has_client_ids: bool) -> anyhow::Result<(Process, PrombusTarget)> {
         let address = free_address()?;
         let mut command = prombus_serve(&self.program, address);

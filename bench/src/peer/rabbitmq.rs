@@ -1,4 +1,4 @@
-//! RabbitMQ, with a port mapper of its own: the one that it would start by itself stays behind.
+//! RabbitMQ, with a separate port mapper (epmd): one that RabbitMQ starts by itself would keep running after it.
 
 use super::description::{Description, Durability, Tuning};
 use crate::wire::{AmqpTarget, QueueType};
@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// RabbitMQ in one setting.
+/// RabbitMQ with one type of queue.
 #[derive(Clone, Debug)]
 pub struct RabbitPeer {
     program: PathBuf,
@@ -17,11 +17,11 @@ pub struct RabbitPeer {
     pub(super) description: Description,
 }
 
-/// The most that a consumer has unacked.
+/// Maximum number of unacked deliveries per consumer.
 const PREFETCH: u16 = 1_000;
 
 impl RabbitPeer {
-    /// The script that starts RabbitMQ. What packages have on the path may change the user first: this is behind it.
+    /// The script that starts RabbitMQ. Prefers the script inside the package: the wrapper on the PATH may switch to another user.
     #[must_use]
     pub fn find() -> Option<PathBuf> {
         let packaged = PathBuf::from("/usr/lib/rabbitmq/bin/rabbitmq-server");
@@ -34,14 +34,14 @@ impl RabbitPeer {
     /// RabbitMQ with queues of this type.
     ///
     /// # Errors
-    /// When there is no `epmd`, or its version can't be told.
+    /// If there is no `epmd`, or the version of RabbitMQ cannot be found.
     pub fn new(program: &Path, tuning: Tuning) -> anyhow::Result<Self> {
         let queue_type = tuning.rabbitmq_queue;
         let port_mapper =
             find_program("EPMD", "epmd").context("RabbitMQ needs epmd, which is not on the PATH")?;
         let description = Description {
             name: "rabbitmq".into(),
-            version: version(program).context("cannot tell the version of RabbitMQ by its folders")?,
+            version: version(program).context("cannot find the version of RabbitMQ in its folders")?,
             durability: Durability::Synced,
             promise: "synced before the answer".into(),
             settings: vec![target(([127, 0, 0, 1], 0).into(), queue_type).settings()],
@@ -49,7 +49,7 @@ impl RabbitPeer {
         Ok(Self { program: program.to_owned(), port_mapper, queue_type, description })
     }
 
-    /// Starts it and its port mapper, which must be stopped behind it.
+    /// Starts it and its port mapper, which must be stopped after it.
     pub(super) fn start(&self, folder: &Path) -> anyhow::Result<(Process, Process, AmqpTarget)> {
         let (address, between, mapper) = (free_address()?, free_address()?, free_address()?);
         let mapper_folder = folder.join("mapper");
@@ -66,7 +66,7 @@ impl RabbitPeer {
         std::fs::write(folder.join("enabled_plugins"), "[].\n")?;
         let mut command = Command::new(&self.program);
         command
-            // Without a shell around it, so that the process that is started is the one that works.
+            // Makes the script replace itself with the server, so that the started process is the server.
             .env("RUNNING_UNDER_SYSTEMD", "true")
             .env("HOME", folder)
             .env("ERL_EPMD_PORT", mapper_port)
@@ -89,7 +89,7 @@ impl RabbitPeer {
     }
 }
 
-/// The version, by what lies beside the program. Asking its own tools would leave a port mapper behind.
+/// The version, from the names of files next to the program. Running RabbitMQ's own tools would start a port mapper.
 fn version(program: &Path) -> Option<String> {
     let home = program.parent()?.parent()?;
     let places = [(home.join("lib"), "rabbitmq_server-"), (home.join("plugins"), "rabbit-")];

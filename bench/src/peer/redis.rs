@@ -11,11 +11,11 @@ use std::process::Command;
 pub enum AppendFsync {
     /// Once a second, in the background.
     Everysec,
-    /// Before it answers.
+    /// Before each answer.
     Always,
 }
 
-/// Redis in one setting.
+/// Redis with one `appendfsync` setting.
 #[derive(Clone, Debug)]
 pub struct RedisPeer {
     program: PathBuf,
@@ -23,10 +23,10 @@ pub struct RedisPeer {
 }
 
 impl RedisPeer {
-    /// Redis in this setting.
+    /// Redis with this setting.
     ///
     /// # Errors
-    /// When the program does not tell its version.
+    /// If the program does not print its version.
     pub fn new(program: &Path, fsync: AppendFsync, tuning: Tuning) -> anyhow::Result<Self> {
         let said = first_line(program, &["--version"])?;
         let version = said.split_whitespace().find_map(|word| word.strip_prefix("v=")).unwrap_or(&said);
@@ -34,7 +34,7 @@ impl RedisPeer {
             AppendFsync::Everysec => (
                 "redis-everysec",
                 Durability::NotSynced,
-                "synced once a second, answers do not wait",
+                "synced once per second; answers do not wait",
                 "everysec",
             ),
             AppendFsync::Always => ("redis-always", Durability::Synced, "synced before the answer", "always"),
@@ -42,7 +42,7 @@ impl RedisPeer {
         let settings = [
             "appendonly yes",
             &format!("appendfsync {value}"),
-            // No snapshots and no rewrites in the middle of a run.
+            // No snapshots and no rewrites during a run.
             "save \"\"",
             "auto-aof-rewrite-percentage 0",
             &format!("io-threads {}", tuning.redis_io_threads),

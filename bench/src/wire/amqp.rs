@@ -1,12 +1,12 @@
-//! AMQP 0-9-1 as RabbitMQ speaks it: persistent publishes with confirms, a queue for each group behind one fanout exchange, and
-//! one ack for all deliveries of a read.
+//! AMQP 0-9-1 for RabbitMQ: persistent publishes with confirms, one fanout exchange with a queue for each group, and one ack for all
+//! deliveries of a read.
 
 mod frame;
 
 use anyhow::{Context, bail};
 use frame::{Arguments, BASIC_ACK, BASIC_DELIVER, BASIC_QOS_OK, Frame, Kind};
 use prombus_bench::stamp::Stamp;
-use prombus_bench::wire::{Heard, Message, Target, Wire};
+use prombus_bench::wire::{Message, Received, Target, Wire};
 use std::collections::VecDeque;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -17,37 +17,37 @@ use std::time::Duration;
 pub enum QueueType {
     /// A durable classic queue.
     Classic,
-    /// A quorum queue: of one member, as there is one node.
+    /// A quorum queue. It has one member, because there is only one node.
     Quorum,
 }
 
 /// A RabbitMQ server.
 #[derive(Clone, Debug)]
 pub struct AmqpTarget {
-    /// Where it is.
+    /// Its address.
     pub address: SocketAddr,
-    /// The fanout exchange that messages go to. Queues begin with the same.
+    /// The fanout exchange that messages are published to. Queue names begin with the same text.
     pub exchange: String,
     /// The type of its queues.
     pub queue_type: QueueType,
-    /// Deliveries that a consumer has unacked at most.
+    /// Maximum number of unacked deliveries per consumer.
     pub prefetch: u16,
 }
 
 /// One connection to RabbitMQ.
 #[derive(Debug)]
 pub struct AmqpWire {
-    /// The method frame of a publish, whole.
+    /// The complete method frame of a publish.
     publish: Vec<u8>,
-    /// The number of the first message on this connection: its delivery tag is 1.
+    /// The number of the first message on this connection, whose delivery tag is 1.
     first_number: Option<u64>,
-    /// Tags up to this one are confirmed, and told about.
+    /// Tags up to this one are confirmed and reported.
     confirmed: u64,
-    /// Whether tags behind that are confirmed: they may come in any order, and are told about in theirs.
+    /// Whether each later tag is confirmed. Confirms arrive in any order and are reported in the order of the tags.
     ahead: VecDeque<bool>,
-    /// The tag of the last delivery that is not acked.
+    /// The tag of the last unacked delivery.
     unacked: Option<u64>,
-    /// The body that is awaited, after a delivery and its header.
+    /// The frame that must come next.
     awaits: Awaits,
     prefetch: u16,
 }
@@ -73,10 +73,10 @@ impl QueueType {
 }
 
 impl AmqpTarget {
-    /// Makes the exchange and the queue of the first group: without a queue, messages would go nowhere.
+    /// Creates the exchange and the queue of the first group: without a queue, the server would drop messages.
     ///
     /// # Errors
-    /// When the server is not there, or refuses.
+    /// If the server cannot be reached, or refuses.
     pub fn create(&self) -> anyhow::Result<()> {
         let mut stream = self.connect()?;
         let declare = Arguments::method(40, 10)
@@ -89,7 +89,7 @@ impl AmqpTarget {
         self.create_queue(&mut stream, 0)
     }
 
-    /// The settings of exchange, queues and consumers, as a line.
+    /// The settings of exchange, queues and consumers, on one line.
     #[must_use]
     pub fn settings(&self) -> String {
         format!(
@@ -137,7 +137,7 @@ impl AmqpTarget {
             .string("en_US");
         frame::say(&mut stream, 0, start_ok)?;
         let tune = frame::expect(&mut stream, (10, 30))?;
-        // The server's limits as they are, and no heartbeats.
+        // Accepts the server's limits, without heartbeats.
         let limits = tune.get(..6).context("a tune without limits")?;
         frame::say(&mut stream, 0, Arguments::method(10, 31).bytes(limits).short(0))?;
         frame::say(&mut stream, 0, Arguments::method(10, 40).string("/").string("").octet(0))?;
@@ -146,7 +146,7 @@ impl AmqpTarget {
         Ok(stream)
     }
 
-    fn words(&self) -> AmqpWire {
+    fn new_wire(&self) -> AmqpWire {
         let mut publish = Vec::new();
         Arguments::method(60, 40).short(0).string(&self.exchange).string("").octet(0).put(1, &mut publish);
         AmqpWire {
@@ -167,7 +167,7 @@ impl Target for AmqpTarget {
     fn publisher(&self, _publisher: usize) -> anyhow::Result<(TcpStream, AmqpWire)> {
         let mut stream = self.connect()?;
         frame::ask(&mut stream, Arguments::method(85, 10).octet(0), (85, 11))?;
-        Ok((stream, self.words()))
+        Ok((stream, self.new_wire()))
     }
 
     fn consumer(&self, group: usize) -> anyhow::Result<(TcpStream, AmqpWire)> {
@@ -177,7 +177,7 @@ impl Target for AmqpTarget {
         let consume =
             Arguments::method(60, 20).short(0).string(&self.queue(group)).string("c").octet(0).empty_table();
         frame::ask(&mut stream, consume, (60, 21))?;
-        Ok((stream, self.words()))
+        Ok((stream, self.new_wire()))
     }
 }
 
@@ -186,13 +186,13 @@ fn qos(prefetch: u16) -> Arguments {
 }
 
 impl AmqpWire {
-    fn take_frame(&mut self, frame: &Frame<'_>, heard: &mut Heard) -> anyhow::Result<()> {
+    fn take_frame(&mut self, frame: &Frame<'_>, received: &mut Received) -> anyhow::Result<()> {
         match (frame.kind, self.awaits) {
             (Kind::Heartbeat, _) => {}
             (Kind::Method, Awaits::Method) => match frame.method().context("a method without a number")? {
                 (BASIC_ACK, arguments) => {
                     let (tag, rest) = tag(arguments)?;
-                    self.confirm(tag, rest.first().is_some_and(|bits| bits & IS_MULTIPLE != 0), heard)?;
+                    self.confirm(tag, rest.first().is_some_and(|bits| bits & IS_MULTIPLE != 0), received)?;
                 }
                 (BASIC_DELIVER, arguments) => {
                     let name =
@@ -201,33 +201,37 @@ impl AmqpWire {
                     self.unacked = Some(tag);
                     self.awaits = Awaits::Header;
                 }
-                (BASIC_QOS_OK, _) => heard.is_past_barrier = true,
+                (BASIC_QOS_OK, _) => received.is_past_barrier = true,
                 ((class, method), arguments) => {
-                    bail!("the server says {class}.{method}: {}", String::from_utf8_lossy(arguments));
+                    bail!(
+                        "unexpected method {class}.{method} from the server: {}",
+                        String::from_utf8_lossy(arguments)
+                    );
                 }
             },
             (Kind::Header, Awaits::Header) => self.awaits = Awaits::Body,
             (Kind::Body, Awaits::Body) => {
-                // Bodies of this size are never cut in frames.
-                heard.deliveries.push(Stamp::read(frame.payload).context("a payload of somebody else")?);
+                // Bodies of this size are never split into several frames.
+                let stamp = Stamp::read(frame.payload).context("received a payload without a stamp")?;
+                received.deliveries.push(stamp);
                 self.awaits = Awaits::Method;
             }
-            (kind, awaits) => bail!("a {kind:?} frame where a {awaits:?} was expected"),
+            (kind, awaits) => bail!("received a {kind:?} frame instead of a {awaits:?} frame"),
         }
         Ok(())
     }
 
-    /// Notes a confirm, and tells of all whose predecessors are confirmed too.
-    fn confirm(&mut self, tag: u64, is_multiple: bool, heard: &mut Heard) -> anyhow::Result<()> {
-        let first = self.first_number.context("a confirm of no publish")?;
-        let behind = tag.checked_sub(self.confirmed + 1).context("a confirm that came before")? as usize;
-        let range = if is_multiple { 0..behind + 1 } else { behind..behind + 1 };
+    /// Records a confirm, and reports every confirmed publish whose predecessors are all confirmed.
+    fn confirm(&mut self, tag: u64, is_multiple: bool, received: &mut Received) -> anyhow::Result<()> {
+        let first = self.first_number.context("received a confirm before any publish")?;
+        let offset = tag.checked_sub(self.confirmed + 1).context("received a confirm twice")? as usize;
+        let range = if is_multiple { 0..offset + 1 } else { offset..offset + 1 };
         for at in range {
-            *self.ahead.get_mut(at).context("a confirm of what was never sent")? = true;
+            *self.ahead.get_mut(at).context("received a confirm of an unknown publish")? = true;
         }
         while self.ahead.front() == Some(&true) {
             self.ahead.pop_front();
-            heard.answers.push(first + self.confirmed);
+            received.answers.push(first + self.confirmed);
             self.confirmed += 1;
         }
         Ok(())
@@ -247,17 +251,17 @@ impl Wire for AmqpWire {
         frame::put_persistent(message.payload, out);
     }
 
-    fn take(&mut self, input: &[u8], heard: &mut Heard) -> anyhow::Result<usize> {
+    fn take(&mut self, input: &[u8], received: &mut Received) -> anyhow::Result<usize> {
         let mut taken = 0;
         while let Some((frame, bytes)) = Frame::read(&input[taken..])? {
-            self.take_frame(&frame, heard)?;
+            self.take_frame(&frame, received)?;
             taken += bytes;
         }
         Ok(taken)
     }
 
     fn put_acks(&mut self, out: &mut Vec<u8>) {
-        // A delivery whose body is still to come is acked with the next read: its tag covers those before it.
+        // If the body of a delivery is still missing, the ack is sent after the next read: its tag covers the earlier deliveries.
         if self.awaits == Awaits::Method
             && let Some(tag) = self.unacked.take()
         {
@@ -266,7 +270,7 @@ impl Wire for AmqpWire {
     }
 
     fn put_barrier(&mut self, out: &mut Vec<u8>) {
-        // Methods of a channel are done in order, and this one is answered.
+        // The server handles the methods of a channel in order, and answers this one.
         qos(self.prefetch).put(1, out);
     }
 }
@@ -279,7 +283,7 @@ mod tests {
     fn wire() -> AmqpWire {
         let address = ([127, 0, 0, 1], 1).into();
         AmqpTarget { address, exchange: "bench".into(), queue_type: QueueType::Quorum, prefetch: 1_000 }
-            .words()
+            .new_wire()
     }
 
     fn method(class: u16, method: u16, arguments: &[u8]) -> Vec<u8> {
@@ -319,18 +323,18 @@ mod tests {
     }
 
     #[test]
-    fn confirms_are_told_in_the_order_of_publishes() {
+    fn confirms_are_reported_in_the_order_of_publishes() {
         let bytes = [ack(2, false), ack(1, false), ack(5, false), ack(6, true)].concat();
         cut_everywhere(&bytes, |take| {
             assert_eq!(take(&mut published(40..50)).answers, [40, 41, 42, 43, 44, 45]);
         });
-        let mut heard = Heard::default();
-        published(40..50).take(&ack(2, false), &mut heard).unwrap();
-        assert!(heard.answers.is_empty(), "the first is not confirmed yet");
+        let mut received = Received::default();
+        published(40..50).take(&ack(2, false), &mut received).unwrap();
+        assert!(received.answers.is_empty(), "the first is not confirmed yet");
     }
 
     #[test]
-    fn one_ack_is_for_all_deliveries_of_a_read() {
+    fn one_ack_covers_all_deliveries_of_a_read() {
         let bytes = [delivery(1), delivery(2)].concat();
         cut_everywhere(&bytes, |take| {
             let (mut wire, mut out) = (wire(), Vec::new());
@@ -346,20 +350,20 @@ mod tests {
 
     #[test]
     fn half_a_delivery_is_not_acked() {
-        let (mut wire, mut heard, mut out) = (wire(), Heard::default(), Vec::new());
+        let (mut wire, mut received, mut out) = (wire(), Received::default(), Vec::new());
         let bytes = delivery(1);
-        wire.take(&bytes[..bytes.len() - 1], &mut heard).unwrap();
+        wire.take(&bytes[..bytes.len() - 1], &mut received).unwrap();
         wire.put_acks(&mut out);
-        assert!(out.is_empty() && heard.deliveries.is_empty());
+        assert!(out.is_empty() && received.deliveries.is_empty());
     }
 
     #[test]
     fn the_barrier_is_answered() {
-        let (mut wire, mut heard, mut out) = (wire(), Heard::default(), Vec::new());
+        let (mut wire, mut received, mut out) = (wire(), Received::default(), Vec::new());
         wire.put_barrier(&mut out);
         assert_eq!(out, b"\x01\0\x01\0\0\0\x0b\0\x3c\0\x0a\0\0\0\0\x03\xe8\0\xce");
-        wire.take(&method(60, 11, &[]), &mut heard).unwrap();
-        assert!(heard.is_past_barrier);
+        wire.take(&method(60, 11, &[]), &mut received).unwrap();
+        assert!(received.is_past_barrier);
     }
 
     #[test]
@@ -367,7 +371,7 @@ mod tests {
         for bad in
             [method(60, 120, &[0; 9]), method(10, 50, b"\x01\x40\x04gone"), b"\x01\0\x01\0\0\0\0!".to_vec()]
         {
-            assert!(published(0..3).take(&bad, &mut Heard::default()).is_err());
+            assert!(published(0..3).take(&bad, &mut Received::default()).is_err());
         }
     }
 }

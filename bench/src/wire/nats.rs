@@ -1,5 +1,5 @@
-//! NATS JetStream, as a fast client speaks it: publishes carry a reply subject that has the message's number, and their
-//! answers are read for errors; a consumer is durable and acks each message.
+//! NATS JetStream, implemented for speed. The reply subject of a publish contains the message's number, and answers are checked for
+//! errors. Consumers are durable and ack each message.
 
 mod head;
 
@@ -7,62 +7,62 @@ use anyhow::{Context, bail};
 use head::{Head, number};
 use memchr::memmem;
 use prombus_bench::stamp::Stamp;
-use prombus_bench::wire::{Heard, Message, Target, Wire};
+use prombus_bench::wire::{Message, Received, Target, Wire};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// How messages come to a consumer.
+/// How messages are delivered to a consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Delivery {
-    /// The server sends until too many are unacked.
+    /// The server sends messages until too many are unacked.
     Push,
-    /// The client asks for messages, and asks for more when half of those have come.
+    /// The client requests messages, and requests more when half of them have arrived.
     Pull,
 }
 
 /// A NATS server with JetStream.
 #[derive(Clone, Debug)]
 pub struct NatsTarget {
-    /// Where it is.
+    /// Its address.
     pub address: SocketAddr,
-    /// The name of the stream. Its one subject is the same in lower case.
+    /// The name of the stream. Its only subject is the same name in lower case.
     pub stream: String,
-    /// Deliveries that a consumer has unacked at most.
+    /// Maximum number of unacked deliveries per consumer.
     pub max_ack_pending: usize,
-    /// How messages come to a consumer.
+    /// How messages are delivered to a consumer.
     pub delivery: Delivery,
 }
 
 /// One connection to NATS.
 #[derive(Debug)]
 pub struct NatsWire {
-    /// `PUB` up to the number in the reply subject.
+    /// The `PUB` of a message, up to the number in the reply subject.
     publish: Vec<u8>,
-    /// `PUB` of the question for more messages, up to how many.
+    /// The `PUB` of a request for more messages, up to the length of its body.
     more: Vec<u8>,
-    /// A publish that asks for the state of the consumer.
+    /// The `PUB` of a request for the consumer's state.
     info: Vec<u8>,
     delivery: Delivery,
     batch: usize,
-    /// Messages that were asked for and have not come.
+    /// Messages that were requested and have not arrived.
     asked: usize,
     out: Vec<u8>,
     is_leaving: bool,
 }
 
-/// Replies to publishes come to this subject and the number.
+/// The subject of answers to publishes, followed by the message's number.
 const ANSWERS: &[u8] = b"a.";
-/// Answers of the consumer's state come to this subject.
+/// The subject of answers to requests for the consumer's state.
 const STATE: &[u8] = b"i";
-/// How long the server keeps a question for messages.
+/// How long the server keeps a request for messages.
 const EXPIRES_NS: u64 = 60_000_000_000;
 
 impl NatsTarget {
-    /// Makes the stream: in files, one replica, nothing is ever dropped.
+    /// Creates the stream: stored in files, one replica, no message is ever dropped.
     ///
     /// # Errors
-    /// When the server is not there, has no JetStream, or refuses.
+    /// If the server cannot be reached, has no JetStream, or refuses.
     pub fn create_stream(&self) -> anyhow::Result<()> {
         let (mut stream, _) = self.connect("create", 0)?;
         let (name, subject) = (&self.stream, self.subject());
@@ -72,12 +72,12 @@ impl NatsTarget {
         ask(&mut stream, &format!("$JS.API.STREAM.CREATE.{name}"), &config)
     }
 
-    /// The settings of the stream and of its consumers, as a line.
+    /// The settings of the stream and of its consumers, on one line.
     #[must_use]
     pub fn settings(&self) -> String {
         let delivery = match self.delivery {
             Delivery::Push => "push consumers",
-            Delivery::Pull => "pull consumers, asking for more at half",
+            Delivery::Pull => "pull consumers that request more at half",
         };
         format!(
             "stream storage=file num_replicas=1; durable {delivery}, ack_policy=explicit max_ack_pending={}",
@@ -107,13 +107,13 @@ impl NatsTarget {
             match read_line(&mut stream)?.as_str() {
                 "PONG" => break,
                 "+OK" => {}
-                error => bail!("the server says: {error}"),
+                error => bail!("unexpected answer from the server: {error}"),
             }
         }
-        Ok((stream, self.words(inbox, group)))
+        Ok((stream, self.new_wire(inbox, group)))
     }
 
-    fn words(&self, inbox: &str, group: usize) -> NatsWire {
+    fn new_wire(&self, inbox: &str, group: usize) -> NatsWire {
         let (name, subject) = (&self.stream, self.subject());
         NatsWire {
             publish: format!("PUB {subject} {inbox}.a.").into_bytes(),
@@ -143,7 +143,7 @@ impl Target for NatsTarget {
         let (mut stream, mut wire) = self.connect(&inbox, group)?;
         let (name, pending) = (&self.stream, self.max_ack_pending);
         let deliver_to = match self.delivery {
-            // Nothing is pushed before somebody has subscribed to it.
+            // The server pushes nothing before the client has subscribed to this subject.
             Delivery::Push => format!(r#","deliver_subject":"{inbox}.m""#),
             Delivery::Pull => String::new(),
         };
@@ -151,7 +151,7 @@ impl Target for NatsTarget {
             r#"{{"stream_name":"{name}","config":{{"durable_name":"g{group}","deliver_policy":"all","ack_policy":"explicit","max_ack_pending":{pending}{deliver_to}}}}}"#
         );
         ask(&mut stream, &format!("$JS.API.CONSUMER.DURABLE.CREATE.{name}.g{group}"), &config)?;
-        // The server watches for a subscription to just this subject; one with a wildcard would not begin the push.
+        // The server starts to push only for a subscription to exactly this subject, not for one with a wildcard.
         write!(stream, "SUB {inbox}.m 1\r\nSUB {inbox}.i 3\r\n")?;
         wire.ask_for_more();
         stream.write_all(&wire.out)?;
@@ -161,7 +161,7 @@ impl Target for NatsTarget {
 }
 
 impl NatsWire {
-    /// Asks for messages once less than half of a batch is on its way.
+    /// Requests more messages when at most half of a batch is still to arrive.
     fn ask_for_more(&mut self) {
         if self.delivery == Delivery::Push || self.is_leaving || self.asked > self.batch / 2 {
             return;
@@ -176,29 +176,29 @@ impl NatsWire {
         self.asked = self.batch;
     }
 
-    /// Takes a message: an answer to a publish, a delivery, or the state of the consumer.
-    fn take_message(&mut self, head: &Head<'_>, body: &[u8], heard: &mut Heard) -> anyhow::Result<()> {
+    /// Handles a message: an answer to a publish, a delivery, or the state of the consumer.
+    fn take_message(&mut self, head: &Head<'_>, body: &[u8], received: &mut Received) -> anyhow::Result<()> {
         let name_at = memchr::memchr(b'.', head.subject).map_or(0, |dot| dot + 1);
         let name = &head.subject[name_at..];
         if head.header_bytes > 0 && body.starts_with(b"NATS/1.0 ") {
-            bail!("the server says: {}", String::from_utf8_lossy(body));
+            bail!("error from the server: {}", String::from_utf8_lossy(body));
         }
         if let Some(digits) = name.strip_prefix(ANSWERS) {
             if !body.starts_with(br#"{"stream":"#) || memmem::find(body, br#""error""#).is_some() {
-                bail!("the server refuses a publish: {}", String::from_utf8_lossy(body));
+                bail!("the server refused a publish: {}", String::from_utf8_lossy(body));
             }
-            heard.answers.push(number(digits)?);
+            received.answers.push(number(digits)?);
         } else if name == STATE {
-            // Acks are not answered; none is pending when the server has done them all.
+            // Acks are not answered. When none is pending, the server has processed all of them.
             if memmem::find(body, br#""num_ack_pending":0,"#).is_some() {
-                heard.is_past_barrier = true;
+                received.is_past_barrier = true;
             } else {
                 self.out.extend_from_slice(&self.info);
             }
         } else {
-            let reply = head.reply.context("a message that cannot be acked")?;
+            let reply = head.reply.context("received a message without a reply subject")?;
             let payload = &body[head.header_bytes..];
-            heard.deliveries.push(Stamp::read(payload).context("a payload of somebody else")?);
+            received.deliveries.push(Stamp::read(payload).context("received a payload without a stamp")?);
             self.out.extend_from_slice(b"PUB ");
             self.out.extend_from_slice(reply);
             self.out.extend_from_slice(b" 4\r\n+ACK\r\n");
@@ -219,7 +219,7 @@ impl Wire for NatsWire {
         out.extend_from_slice(b"\r\n");
     }
 
-    fn take(&mut self, input: &[u8], heard: &mut Heard) -> anyhow::Result<usize> {
+    fn take(&mut self, input: &[u8], received: &mut Received) -> anyhow::Result<usize> {
         let mut taken = 0;
         while let Some(end) = memchr::memchr(b'\n', &input[taken..]) {
             let line = input[taken..taken + end].trim_ascii_end();
@@ -229,14 +229,14 @@ impl Wire for NatsWire {
                 if input.len() < body_at + head.bytes + 2 {
                     break;
                 }
-                self.take_message(&head, body, heard)?;
+                self.take_message(&head, body, received)?;
                 taken = body_at + head.bytes + 2;
             } else {
                 match line {
                     b"PING" => self.out.extend_from_slice(b"PONG\r\n"),
                     b"PONG" | b"+OK" => {}
                     line if line.starts_with(b"INFO ") => {}
-                    line => bail!("the server says: {}", String::from_utf8_lossy(line)),
+                    line => bail!("unexpected line from the server: {}", String::from_utf8_lossy(line)),
                 }
                 taken = body_at;
             }
@@ -257,23 +257,24 @@ impl Wire for NatsWire {
     }
 }
 
-/// Asks the server's API something, and waits for its answer. Nothing else may come on this connection meanwhile.
+/// Sends a request to the server's API, and waits for its answer. No other messages may arrive on this connection in the meantime.
 fn ask(stream: &mut TcpStream, subject: &str, question: &str) -> anyhow::Result<()> {
     let (port, bytes) = (stream.local_addr()?.port(), question.len());
     write!(stream, "SUB ask.{port} 2\r\nPUB {subject} ask.{port} {bytes}\r\n{question}\r\n")?;
     let line = read_line(stream)?;
-    let head = Head::read(line.as_bytes())?.with_context(|| format!("the server says: {line}"))?;
+    let head =
+        Head::read(line.as_bytes())?.with_context(|| format!("unexpected line from the server: {line}"))?;
     let mut body = vec![0; head.bytes + 2];
     stream.read_exact(&mut body)?;
     let body = String::from_utf8_lossy(&body);
     if head.header_bytes > 0 || body.contains(r#""error""#) {
-        bail!("the server refuses {subject} {question}: {}", body.trim_end());
+        bail!("the server refused {subject} {question}: {}", body.trim_end());
     }
     write!(stream, "UNSUB 2\r\n")?;
     Ok(())
 }
 
-/// One line, and no byte more.
+/// Reads one line, and not a byte more.
 fn read_line(stream: &mut TcpStream) -> anyhow::Result<String> {
     let mut line = Vec::new();
     while !line.ends_with(b"\r\n") {
@@ -291,7 +292,7 @@ mod tests {
 
     fn wire(delivery: Delivery) -> NatsWire {
         let address = ([127, 0, 0, 1], 1).into();
-        NatsTarget { address, stream: "B".into(), max_ack_pending: 4, delivery }.words("c0", 0)
+        NatsTarget { address, stream: "B".into(), max_ack_pending: 4, delivery }.new_wire("c0", 0)
     }
 
     fn message(number: u64) -> Vec<u8> {
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_from_any_cut() {
+    fn answers_are_read_however_the_input_is_split() {
         let bytes = b"PING\r\nMSG c0.a.12 1 26\r\n{\"stream\":\"B\", \"seq\":9213}\r\nMSG c0.a.13 1 26\r\n{\"stream\":\"B\", \"seq\":9214}\r\n";
         cut_everywhere(bytes, |take| {
             let (mut wire, mut out) = (wire(Delivery::Push), Vec::new());
@@ -324,10 +325,10 @@ mod tests {
     fn a_refused_publish_ends_the_run() {
         let body = r#"{"error":{"code":503,"err_code":10077,"description":"maximum messages exceeded"},"stream":"B","seq":0}"#;
         let bytes = format!("MSG c0.a.12 1 {}\r\n{body}\r\n", body.len());
-        assert!(wire(Delivery::Push).take(bytes.as_bytes(), &mut Heard::default()).is_err());
-        let nobody = b"HMSG c0.a.12 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n";
-        assert!(wire(Delivery::Push).take(nobody, &mut Heard::default()).is_err());
-        assert!(wire(Delivery::Push).take(b"-ERR 'Slow Consumer'\r\n", &mut Heard::default()).is_err());
+        assert!(wire(Delivery::Push).take(bytes.as_bytes(), &mut Received::default()).is_err());
+        let no_responder = b"HMSG c0.a.12 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n";
+        assert!(wire(Delivery::Push).take(no_responder, &mut Received::default()).is_err());
+        assert!(wire(Delivery::Push).take(b"-ERR 'Slow Consumer'\r\n", &mut Received::default()).is_err());
     }
 
     #[test]
@@ -348,8 +349,8 @@ mod tests {
     }
 
     #[test]
-    fn a_pull_asks_for_more_at_half() {
-        let (mut wire, mut heard) = (wire(Delivery::Pull), Heard::default());
+    fn a_pull_consumer_requests_more_at_half() {
+        let (mut wire, mut received) = (wire(Delivery::Pull), Received::default());
         wire.ask_for_more();
         let question =
             "PUB $JS.API.CONSUMER.MSG.NEXT.B.g0 c0.m 33\r\n{\"batch\":4,\"expires\":60000000000}\r\n";
@@ -357,17 +358,17 @@ mod tests {
         let mut out = Vec::new();
         wire.put_acks(&mut out);
         out.clear();
-        wire.take(&message(1), &mut heard).unwrap();
+        wire.take(&message(1), &mut received).unwrap();
         wire.put_acks(&mut out);
         assert!(!String::from_utf8_lossy(&out).contains("MSG.NEXT"));
-        wire.take(&message(2), &mut heard).unwrap();
+        wire.take(&message(2), &mut received).unwrap();
         wire.put_acks(&mut out);
         assert!(String::from_utf8_lossy(&out).ends_with("{\"batch\":2,\"expires\":60000000000}\r\n"));
     }
 
     #[test]
     fn the_barrier_is_passed_when_no_ack_is_pending() {
-        let (mut wire, mut heard, mut out) = (wire(Delivery::Push), Heard::default(), Vec::new());
+        let (mut wire, mut received, mut out) = (wire(Delivery::Push), Received::default(), Vec::new());
         wire.put_barrier(&mut out);
         assert_eq!(out, b"PUB $JS.API.CONSUMER.INFO.B.g0 c0.i 0\r\n\r\n");
         let state = |pending: u32| {
@@ -375,11 +376,11 @@ mod tests {
             format!("MSG c0.i 1 {}\r\n{body}\r\n", body.len()).into_bytes()
         };
         out.clear();
-        wire.take(&state(3), &mut heard).unwrap();
-        assert!(!heard.is_past_barrier);
+        wire.take(&state(3), &mut received).unwrap();
+        assert!(!received.is_past_barrier);
         wire.put_acks(&mut out);
         assert!(out.starts_with(b"PUB $JS.API.CONSUMER.INFO."));
-        wire.take(&state(0), &mut heard).unwrap();
-        assert!(heard.is_past_barrier);
+        wire.take(&state(0), &mut received).unwrap();
+        assert!(received.is_past_barrier);
     }
 }

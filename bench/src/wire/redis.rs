@@ -1,9 +1,9 @@
-//! Redis Streams in RESP, as a fast client speaks it: publishes are pipelined `XADD`s, a consumer reads with `XREADGROUP` and
-//! acks a whole batch with one `XACK`, which goes out together with the next `XREADGROUP`.
+//! Redis Streams in RESP, implemented for speed. Publishes are pipelined `XADD`s. A consumer reads with `XREADGROUP` and acks a whole
+//! batch with one `XACK`, which is sent together with the next `XREADGROUP`.
 
 use anyhow::{Context, bail};
 use prombus_bench::stamp::Stamp;
-use prombus_bench::wire::{Heard, Message, Target, Wire};
+use prombus_bench::wire::{Message, Received, Target, Wire};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -11,11 +11,11 @@ use std::time::Duration;
 /// A Redis server.
 #[derive(Clone, Debug)]
 pub struct RedisTarget {
-    /// Where it is.
+    /// Its address.
     pub address: SocketAddr,
     /// The stream's key.
     pub stream: String,
-    /// Messages that a consumer takes at once at most.
+    /// Maximum number of messages per read of a consumer.
     pub batch: usize,
 }
 
@@ -26,22 +26,22 @@ pub struct RedisWire {
     add: Vec<u8>,
     /// `XACK` from the name of the command up to the ids.
     ack: Vec<u8>,
-    /// The question for the next batch.
+    /// The `XREADGROUP` that requests the next batch.
     read: Vec<u8>,
-    /// The number of the next answer: answers come in the order of publishes.
+    /// The message number of the next answer: answers arrive in the order of publishes.
     next_answer: Option<u64>,
-    /// Messages of the batch that are still to come.
+    /// Messages of the current batch that have not been parsed.
     in_batch: usize,
     /// Ids to ack, each as a bulk string.
     ids: Vec<u8>,
     id_count: usize,
-    /// The question was answered, so the next one is owed.
+    /// The last `XREADGROUP` was answered, so the next one must be sent.
     owes_read: bool,
-    /// The run is over: nothing more is asked for.
+    /// The run is over: no more messages are requested.
     is_leaving: bool,
 }
 
-/// A blocked connection hears nothing else, so it looks up once in a while.
+/// How long an `XREADGROUP` blocks. The server handles no other command of the connection in that time.
 const BLOCK_MS: &str = "200";
 
 impl RedisTarget {
@@ -50,13 +50,13 @@ impl RedisTarget {
             .with_context(|| format!("cannot connect to {}", self.address))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        Ok((stream, self.words(group)))
+        Ok((stream, self.new_wire(group)))
     }
 
-    fn words(&self, group: usize) -> RedisWire {
+    fn new_wire(&self, group: usize) -> RedisWire {
         let (key, group, batch) = (self.stream.as_str(), group_name(group), self.batch.to_string());
         let mut add = command(&["XADD", key, "*", "p"]);
-        // One word more, the payload: it is put behind this.
+        // The command has one more argument: the payload is appended for each message.
         add[1] += 1;
         let read = [
             "XREADGROUP",
@@ -105,7 +105,7 @@ impl Target for RedisTarget {
         let mut answer = [0; 5];
         stream.read_exact(&mut answer).context("the server closed the connection")?;
         if &answer != b"+OK\r\n" {
-            bail!("the server refuses a group: {}", String::from_utf8_lossy(&answer));
+            bail!("the server refused to create a group: {}", String::from_utf8_lossy(&answer));
         }
         stream.write_all(&wire.read)?;
         Ok((stream, wire))
@@ -113,24 +113,28 @@ impl Target for RedisTarget {
 }
 
 impl RedisWire {
-    /// Takes one answer, or one message of a batch. None if it is not whole.
-    fn take_one(&mut self, input: &[u8], heard: &mut Heard) -> anyhow::Result<Option<usize>> {
+    /// Parses one answer, or one message of a batch. `None` if it is incomplete.
+    fn take_one(&mut self, input: &[u8], received: &mut Received) -> anyhow::Result<Option<usize>> {
         let mut cursor = Cursor { input, at: 0 };
         let whole = if self.in_batch > 0 {
-            self.take_message(&mut cursor, heard)?
+            self.take_message(&mut cursor, received)?
         } else {
-            self.take_answer(&mut cursor, heard)?
+            self.take_answer(&mut cursor, received)?
         };
         Ok(whole.map(|()| cursor.at))
     }
 
-    fn take_answer(&mut self, cursor: &mut Cursor<'_>, heard: &mut Heard) -> anyhow::Result<Option<()>> {
+    fn take_answer(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        received: &mut Received,
+    ) -> anyhow::Result<Option<()>> {
         match cursor.input.first() {
             None => return Ok(None),
             Some(b'$') => {
                 let Some(_id) = cursor.bulk()? else { return Ok(None) };
-                let number = self.next_answer.as_mut().context("an answer to no publish")?;
-                heard.answers.push(*number);
+                let number = self.next_answer.as_mut().context("received an answer before any publish")?;
+                received.answers.push(*number);
                 *number += 1;
             }
             Some(b':') => {
@@ -139,7 +143,7 @@ impl RedisWire {
             Some(b'*') => {
                 let Some(length) = cursor.line() else { return Ok(None) };
                 if length != b"*-1" {
-                    // One stream, with its name and its messages.
+                    // The answer contains one stream: its name and its messages.
                     let Some(_pair) = cursor.line() else { return Ok(None) };
                     let Some(_name) = cursor.bulk()? else { return Ok(None) };
                     let Some(count) = cursor.line() else { return Ok(None) };
@@ -149,17 +153,21 @@ impl RedisWire {
             }
             Some(b'+') => {
                 let Some(line) = cursor.line() else { return Ok(None) };
-                heard.is_past_barrier |= line == b"+PONG";
+                received.is_past_barrier |= line == b"+PONG";
             }
             Some(_) => {
                 let Some(line) = cursor.line() else { return Ok(None) };
-                bail!("the server says: {}", String::from_utf8_lossy(line));
+                bail!("unexpected answer from the server: {}", String::from_utf8_lossy(line));
             }
         }
         Ok(Some(()))
     }
 
-    fn take_message(&mut self, cursor: &mut Cursor<'_>, heard: &mut Heard) -> anyhow::Result<Option<()>> {
+    fn take_message(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        received: &mut Received,
+    ) -> anyhow::Result<Option<()>> {
         let Some(_pair) = cursor.line() else { return Ok(None) };
         let begin = cursor.at;
         let Some(_id) = cursor.bulk()? else { return Ok(None) };
@@ -167,7 +175,7 @@ impl RedisWire {
         let Some(_fields) = cursor.line() else { return Ok(None) };
         let Some(_name) = cursor.bulk()? else { return Ok(None) };
         let Some(payload) = cursor.bulk()? else { return Ok(None) };
-        heard.deliveries.push(Stamp::read(payload).context("a payload of somebody else")?);
+        received.deliveries.push(Stamp::read(payload).context("received a payload without a stamp")?);
         self.ids.extend_from_slice(id);
         self.id_count += 1;
         self.in_batch -= 1;
@@ -185,16 +193,16 @@ impl Wire for RedisWire {
         out.extend_from_slice(b"\r\n");
     }
 
-    fn take(&mut self, input: &[u8], heard: &mut Heard) -> anyhow::Result<usize> {
+    fn take(&mut self, input: &[u8], received: &mut Received) -> anyhow::Result<usize> {
         let mut taken = 0;
-        while let Some(count) = self.take_one(&input[taken..], heard)? {
+        while let Some(count) = self.take_one(&input[taken..], received)? {
             taken += count;
         }
         Ok(taken)
     }
 
     fn put_acks(&mut self, out: &mut Vec<u8>) {
-        // A batch is acked as a whole, with the question for the next one.
+        // A batch is acked as a whole, together with the request for the next one.
         if !std::mem::take(&mut self.owes_read) {
             return;
         }
@@ -215,14 +223,14 @@ impl Wire for RedisWire {
     }
 }
 
-/// What of an input was read.
+/// A position in the input.
 struct Cursor<'a> {
     input: &'a [u8],
     at: usize,
 }
 
 impl<'a> Cursor<'a> {
-    /// A line without its end. None if it is not whole.
+    /// A line without its line end. `None` if it is incomplete.
     fn line(&mut self) -> Option<&'a [u8]> {
         let rest = &self.input[self.at..];
         let end = memchr::memchr(b'\r', rest).filter(|end| end + 1 < rest.len())?;
@@ -230,11 +238,11 @@ impl<'a> Cursor<'a> {
         Some(&rest[..end])
     }
 
-    /// A bulk string. None if it is not whole.
+    /// A bulk string. `None` if it is incomplete.
     fn bulk(&mut self) -> anyhow::Result<Option<&'a [u8]>> {
         let Some(length) = self.line() else { return Ok(None) };
         let Some(digits) = length.strip_prefix(b"$") else {
-            bail!("the server says: {}", String::from_utf8_lossy(length));
+            bail!("unexpected answer from the server: {}", String::from_utf8_lossy(length));
         };
         let end = self.at + number(digits)?;
         if self.input.len() < end + 2 {
@@ -248,7 +256,7 @@ impl<'a> Cursor<'a> {
 
 fn number(digits: &[u8]) -> anyhow::Result<usize> {
     if digits.is_empty() || digits.len() > 9 || !digits.iter().all(u8::is_ascii_digit) {
-        bail!("no number: {}", String::from_utf8_lossy(digits));
+        bail!("not a number: {}", String::from_utf8_lossy(digits));
     }
     Ok(digits.iter().fold(0, |all, byte| all * 10 + usize::from(byte - b'0')))
 }
@@ -257,7 +265,7 @@ fn group_name(group: usize) -> String {
     format!("g{group}")
 }
 
-/// A command of these words.
+/// Encodes a command.
 fn command(words: &[&str]) -> Vec<u8> {
     let mut out = Vec::new();
     put_length(&mut out, b'*', words.len());
@@ -285,10 +293,10 @@ mod tests {
     }
 
     fn wire() -> RedisWire {
-        target().words(3)
+        target().new_wire(3)
     }
 
-    /// A batch of two as Redis 7.0 sent it, with the answer to an `XACK` before it.
+    /// A batch of two messages as Redis 7.0 sends it, preceded by the answer to an `XACK`.
     fn batch() -> Vec<u8> {
         let mut bytes = b":2\r\n*1\r\n*2\r\n$1\r\ns\r\n*2\r\n".to_vec();
         for number in [7, 8] {
@@ -307,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_count_up_from_the_first_publish() {
+    fn answers_are_numbered_from_the_first_publish() {
         let bytes = b"$15\r\n1794807555123-0\r\n$15\r\n1794807555123-1\r\n";
         cut_everywhere(bytes, |take| {
             let mut wire = wire();
@@ -317,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_acked_at_once_and_the_next_is_asked_for() {
+    fn a_batch_is_acked_at_once_and_the_next_is_requested() {
         cut_everywhere(&batch(), |take| {
             let (mut wire, mut out) = (wire(), Vec::new());
             let numbers: Vec<u64> = take(&mut wire).deliveries.iter().map(|stamp| stamp.number).collect();
@@ -336,32 +344,32 @@ mod tests {
     }
 
     #[test]
-    fn half_a_batch_owes_nothing() {
-        let (mut wire, mut heard, mut out) = (wire(), Heard::default(), Vec::new());
+    fn an_incomplete_batch_is_not_acked() {
+        let (mut wire, mut received, mut out) = (wire(), Received::default(), Vec::new());
         let bytes = batch();
-        wire.take(&bytes[..bytes.len() - 2], &mut heard).unwrap();
-        assert_eq!(heard.deliveries.len(), 1);
+        wire.take(&bytes[..bytes.len() - 2], &mut received).unwrap();
+        assert_eq!(received.deliveries.len(), 1);
         wire.put_acks(&mut out);
         assert!(out.is_empty());
     }
 
     #[test]
-    fn nothing_within_the_time_asks_again_until_the_barrier() {
-        let (mut wire, mut heard, mut out) = (wire(), Heard::default(), Vec::new());
-        wire.take(b"*-1\r\n", &mut heard).unwrap();
+    fn an_empty_read_is_repeated_until_the_barrier() {
+        let (mut wire, mut received, mut out) = (wire(), Received::default(), Vec::new());
+        wire.take(b"*-1\r\n", &mut received).unwrap();
         wire.put_acks(&mut out);
         assert!(out.starts_with(b"*11\r\n$10\r\nXREADGROUP\r\n"));
         out.clear();
         wire.put_barrier(&mut out);
-        wire.take(b"*-1\r\n+PONG\r\n", &mut heard).unwrap();
+        wire.take(b"*-1\r\n+PONG\r\n", &mut received).unwrap();
         wire.put_acks(&mut out);
         assert_eq!(out, b"PING\r\n");
-        assert!(heard.is_past_barrier);
+        assert!(received.is_past_barrier);
     }
 
     #[test]
     fn an_error_ends_the_run() {
-        let error = wire().take(b"-OOM command not allowed\r\n", &mut Heard::default()).unwrap_err();
-        assert_eq!(error.to_string(), "the server says: -OOM command not allowed");
+        let error = wire().take(b"-OOM command not allowed\r\n", &mut Received::default()).unwrap_err();
+        assert_eq!(error.to_string(), "unexpected answer from the server: -OOM command not allowed");
     }
 }

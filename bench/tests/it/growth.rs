@@ -1,20 +1,20 @@
-//! `prombus-growth` with tiny sizes, on the real binary: each file is written, every message is accounted for.
+//! Runs `prombus-growth` with small sizes on the real binary: every file is written, every message is accounted for.
 
 use prombus_compare::growth::results::Growth;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The server's binary: named, or where `cargo test --workspace` has it if both share a target folder.
+/// The server's binary: `PROMBUS_BIN`, or the one that `cargo test --workspace` builds if both workspaces share a target folder.
 fn prombus() -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_BIN_EXE_prombus-growth")).with_file_name("prombus");
     let path = std::env::var_os("PROMBUS_BIN").map_or(beside, PathBuf::from);
     if path.is_file() {
         return Some(path);
     }
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "{} is not there", path.display());
-    // Not what tests print, which nobody sees when they pass.
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {} is not there", path.display());
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "{} does not exist", path.display());
+    // Written to stderr directly: the test harness hides printed output of tests that pass.
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {} does not exist", path.display());
     None
 }
 
@@ -36,11 +36,11 @@ fn every_size_is_measured_and_nothing_is_left_behind() {
     std::fs::create_dir_all(&folder).expect("there is room");
     let said = grow(&prombus, &folder, "groups,backlog");
     assert!(said.contains("groups 10, run 1: ") && said.contains("backlog 2,000: opens in "), "{said}");
-    // What is measured later is put beside it.
+    // A later measurement is added to the earlier results.
     grow(&prombus, &folder, "topics");
 
     let raw = std::fs::read(folder.join("growth.json")).expect("raw results are written");
-    let growth: Growth = serde_json::from_slice(&raw).expect("raw results are whole");
+    let growth: Growth = serde_json::from_slice(&raw).expect("raw results are valid");
     assert!(growth.is_clean(), "{said}");
     let steps: Vec<(&str, usize)> =
         growth.dimensions.iter().map(|measured| (measured.name.as_str(), measured.rows.len())).collect();
@@ -52,12 +52,12 @@ fn every_size_is_measured_and_nothing_is_left_behind() {
     let page = std::fs::read_to_string(folder.join("growth.md")).expect("the page is written");
     assert!(page.contains("10 topics and a backlog of 2,000 events cost live publishing"), "{page}");
     let left: Vec<_> = std::fs::read_dir(&folder).expect("it is there").flatten().collect();
-    assert_eq!(left.len(), 3, "the data is gone: {left:?}");
+    assert_eq!(left.len(), 3, "the data is deleted: {left:?}");
     std::fs::remove_dir_all(&folder).expect("it is ours");
 }
 
 #[test]
-fn a_backlog_that_has_no_room_is_refused_before_anything_is_written() {
+fn a_backlog_too_large_for_the_disk_is_refused_before_anything_is_written() {
     let Some(prombus) = prombus() else { return };
     let folder = super::folder("growth-no-room");
     std::fs::create_dir_all(&folder).expect("there is room");

@@ -1,6 +1,6 @@
-//! Real servers, each with a small load: nothing is lost, and nothing is left behind.
+//! Runs a small load on each real server: no message is lost, and no data is left behind.
 //!
-//! A server that is not on this machine is skipped, loudly; with `CI=true` a missing redis-server or nats-server is a failure.
+//! A server that is not on this machine is skipped with a message. With `CI=true`, a missing redis-server or nats-server is a failure.
 
 mod growth;
 
@@ -14,12 +14,12 @@ use std::time::Duration;
 
 const MESSAGES: u64 = 3_000;
 
-/// Says so where it is seen: nobody sees what tests print when they pass.
+/// Reports a skipped test. Writes to stderr directly: the test harness hides printed output of tests that pass.
 fn skip(name: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED: {name} is not on this machine");
 }
 
-/// The program, or a loud word that it is not here.
+/// Finds the program, or reports that the test is skipped.
 fn program(variable: &str, name: &str) -> Option<PathBuf> {
     let found = find_program(variable, name);
     if found.is_none() {
@@ -33,7 +33,7 @@ fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()))
 }
 
-/// Publishes and consumes, and checks the books.
+/// Publishes and consumes, and checks that every message is accounted for.
 fn round_trip(peer: &Peer, name: &str) {
     let folder = folder(name);
     let server = peer.start(&folder, false).expect("it starts");
@@ -47,13 +47,13 @@ fn round_trip(peer: &Peer, name: &str) {
         patience: Duration::from_secs(10),
         ..Plan::default()
     };
-    let measurement = server.run(&plan).expect("the run goes well");
+    let measurement = server.run(&plan).expect("the run succeeds");
     let balance = measurement.balance;
     assert!(balance.is_clean(), "{balance:?}");
     assert_eq!((balance.answered, balance.delivered), (MESSAGES, 2 * MESSAGES));
     assert!(measurement.server_resident_bytes.is_some_and(|bytes| bytes > 0));
     drop(server);
-    assert!(!folder.exists(), "its data is taken away");
+    assert!(!folder.exists(), "its data is deleted");
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn redis_loses_nothing_in_either_setting() {
 }
 
 #[test]
-fn nats_loses_nothing_whether_it_pushes_or_is_asked() {
+fn nats_loses_nothing_with_push_and_with_pull_consumers() {
     let Some(program) = program("NATS_SERVER", "nats-server") else { return };
     for (nats_delivery, name) in [(Delivery::Push, "nats-push"), (Delivery::Pull, "nats-pull")] {
         let tuning = Tuning { nats_delivery, ..Tuning::default() };
@@ -76,9 +76,9 @@ fn nats_loses_nothing_whether_it_pushes_or_is_asked() {
     }
 }
 
-/// Debian's nats-server is older than 2.10: with that one it is skipped, also with `CI=true`.
+/// Skipped with nats-server before 2.10, such as Debian's, even with `CI=true`.
 #[test]
-fn nats_that_can_sync_loses_nothing_either() {
+fn nats_that_syncs_before_each_answer_loses_nothing() {
     let Some(program) = find_program("NATS_SERVER", "nats-server") else {
         return skip("nats-server 2.10 or newer");
     };
@@ -89,7 +89,7 @@ fn nats_that_can_sync_loses_nothing_either() {
     round_trip(&Peer::Nats(peer), "nats-always");
 }
 
-/// RabbitMQ brings Erlang along and is not installed for this: where it is not, this is skipped, also with `CI=true`.
+/// Skipped without RabbitMQ, even with `CI=true`: it needs Erlang and is not installed for this test.
 #[test]
 fn rabbitmq_loses_nothing_with_either_queue() {
     let Some(program) = RabbitPeer::find() else { return skip("rabbitmq-server") };

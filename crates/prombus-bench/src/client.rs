@@ -1,25 +1,25 @@
 //! The client loop: all connections of a run in one thread.
 
 mod link;
-mod sharp_timers;
+mod timer_slack;
 
 use crate::ledger::Ledger;
 use crate::plan::{Length, Pace, Plan};
 use crate::report::{Latencies, Measurement, nanoseconds};
 use crate::stamp::{Payload, Stamp};
 use crate::usage::Usage;
-use crate::wire::{Heard, Message, Target, Wire};
+use crate::wire::{Message, Received, Target, Wire};
 use anyhow::{Context, bail};
 use link::{Link, Role};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
-use sharp_timers::SharpTimers;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
+use timer_slack::NoTimerSlack;
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// Since the run began.
+    /// Time since the start of the run.
     pub elapsed: Duration,
     /// Messages sent.
     pub sent: u64,
@@ -29,11 +29,11 @@ pub struct Progress {
     pub delivered: u64,
 }
 
-/// Progress is told about so often.
-const TELL_EVERY: Duration = Duration::from_millis(100);
-/// One read takes so much at most: large enough for a window of messages.
+/// How often progress is reported.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+/// The maximum size of one read: large enough for a window of messages.
 const READ_BYTES: usize = 512 * 1024;
-/// A connection has no more than this and a message to be written: a window of large messages would take gigabytes.
+/// No further message is encoded while a connection has this many unwritten bytes: a window of large messages would take gigabytes.
 const OUT_BYTES_MAX: usize = 4 << 20;
 
 struct Run<'a, W> {
@@ -42,7 +42,7 @@ struct Run<'a, W> {
     links: Vec<Link<W>>,
     epoll: OwnedFd,
     payload: Payload,
-    heard: Heard,
+    received: Received,
     scratch: Vec<u8>,
     began: Instant,
     now_ns: u64,
@@ -59,27 +59,29 @@ struct Run<'a, W> {
     series: Vec<u64>,
 }
 
-/// Since when what comes counts.
+/// The start of the measurement, after the warm-up, and the CPU times at that point.
 struct Counting {
     since_ns: u64,
     client: Duration,
     server: Option<Duration>,
 }
 
-/// Runs a plan against a server: connects, publishes and consumes until all is answered, delivered and acked, and books it.
+/// Runs a plan against a server: connects, publishes and consumes until every message is answered, delivered and acked, and records
+/// all of that in the ledger.
 ///
-/// Groups must get everything that the ledger has; with no publishers, what earlier runs published.
+/// Each group must receive every message in the ledger, including messages that earlier runs published.
 ///
 /// # Errors
-/// When the server is not there, refuses something, or goes away. What never comes is no error but lost.
+/// If the server cannot be reached, refuses something, or closes a connection. Messages that never arrive are not an error: the
+/// ledger counts them as lost.
 pub fn run<T: Target>(
     target: &T,
     plan: &Plan,
     ledger: &mut Ledger,
     server: Option<u32>,
-    tell: &mut dyn FnMut(Progress),
+    on_progress: &mut dyn FnMut(Progress),
 ) -> anyhow::Result<Measurement> {
-    let _sharp = SharpTimers::set();
+    let _no_slack = NoTimerSlack::set();
     let mut links = Vec::new();
     for group in 0..plan.groups {
         let (stream, wire) = target.consumer(group)?;
@@ -101,7 +103,7 @@ pub fn run<T: Target>(
         links,
         epoll,
         payload: Payload::new(plan.payload_bytes),
-        heard: Heard::default(),
+        received: Received::default(),
         scratch: vec![0; READ_BYTES],
         began: Instant::now(),
         now_ns: 0,
@@ -116,16 +118,20 @@ pub fn run<T: Target>(
         deliver: Latencies::new()?,
         series: Vec::new(),
     };
-    run.go(server, tell)
+    run.measure(server, on_progress)
 }
 
 impl<W: Wire> Run<'_, W> {
-    fn go(&mut self, server: Option<u32>, tell: &mut dyn FnMut(Progress)) -> anyhow::Result<Measurement> {
+    fn measure(
+        &mut self,
+        server: Option<u32>,
+        on_progress: &mut dyn FnMut(Progress),
+    ) -> anyhow::Result<Measurement> {
         let usage = |server: Option<u32>| -> anyhow::Result<_> {
             Ok((Usage::of_self()?, server.map(Usage::of).transpose()?))
         };
         let warm_up_ns = nanoseconds(self.plan.warm_up);
-        let mut told = Instant::now();
+        let mut reported_at = Instant::now();
         let mut events = Vec::with_capacity(1_024);
         for at in 0..self.links.len() {
             self.exchange(at, false)?;
@@ -139,14 +145,14 @@ impl<W: Wire> Run<'_, W> {
                     server: server.map(|usage| usage.cpu),
                 });
             }
-            if told.elapsed() >= TELL_EVERY {
-                told = Instant::now();
+            if reported_at.elapsed() >= PROGRESS_INTERVAL {
+                reported_at = Instant::now();
                 let Self { sent, answered, delivered, .. } = *self;
-                tell(Progress { elapsed: self.began.elapsed(), sent, answered, delivered });
+                on_progress(Progress { elapsed: self.began.elapsed(), sent, answered, delivered });
             }
             self.wait(&mut events)?;
             self.now_ns = nanoseconds(self.began.elapsed());
-            if events.is_empty() && self.is_out_of_patience() {
+            if events.is_empty() && self.has_timed_out() {
                 break;
             }
             for &(at, is_readable) in &events {
@@ -157,7 +163,7 @@ impl<W: Wire> Run<'_, W> {
             }
         }
         let (client, server) = usage(server)?;
-        let counting = self.counting.take().context("the run was over before its warm-up")?;
+        let counting = self.counting.take().context("the run ended before its warm-up")?;
         self.pass_barrier()?;
         let seconds = self.last_at_ns.saturating_sub(counting.since_ns) as f64 / 1e9;
         let per_second = if seconds > 0.0 { self.counted as f64 / seconds } else { 0.0 };
@@ -178,7 +184,7 @@ impl<W: Wire> Run<'_, W> {
         })
     }
 
-    /// Whether all that is to be sent is sent, answered and delivered.
+    /// Whether every message of the plan is sent, answered and delivered.
     fn is_done(&self) -> bool {
         if !self.has_sent_all() || self.answered < self.sent {
             return false;
@@ -200,8 +206,8 @@ impl<W: Wire> Run<'_, W> {
         }
     }
 
-    fn is_out_of_patience(&self) -> bool {
-        // With a full window and no answer nothing more will be sent.
+    fn has_timed_out(&self) -> bool {
+        // With a full window and no answers, nothing more will be sent.
         let is_owed = self.has_sent_all() || self.answered < self.sent;
         let last_ns = self.last_at_ns.max(self.last_sent_ns);
         is_owed && self.now_ns.saturating_sub(last_ns) > nanoseconds(self.plan.patience)
@@ -209,8 +215,8 @@ impl<W: Wire> Run<'_, W> {
 
     /// Sleeps until a socket is ready or a message is due.
     fn wait(&mut self, events: &mut Vec<(usize, bool)>) -> anyhow::Result<()> {
-        let mut timeout = TELL_EVERY;
-        // A full window is woken by its answers, not by what is overdue.
+        let mut timeout = PROGRESS_INTERVAL;
+        // With a full window, an answer ends the wait; overdue messages must not end it early.
         if let Pace::Rate(rate) = self.plan.pace
             && !self.has_sent_all()
             && self.may_send(self.plan.groups + (self.sent % self.plan.publishers as u64) as usize)
@@ -220,7 +226,7 @@ impl<W: Wire> Run<'_, W> {
         }
         events.clear();
         let timeout = Timespec::try_from(timeout).context("a timeout is short")?;
-        // Polling the epoll has a timeout in nanoseconds on every kernel.
+        // `poll` on the epoll descriptor supports timeouts in nanoseconds on every kernel.
         let mut polled = [PollFd::new(&self.epoll, PollFlags::IN)];
         match rustix::event::poll(&mut polled, Some(&timeout)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(()),
@@ -236,7 +242,7 @@ impl<W: Wire> Run<'_, W> {
         Ok(())
     }
 
-    /// Reads what is there, handles it, and writes what there is to say.
+    /// Reads and handles the available bytes, then writes publishes and acks.
     fn exchange(&mut self, at: usize, is_readable: bool) -> anyhow::Result<()> {
         if is_readable {
             self.read(at)?;
@@ -256,23 +262,23 @@ impl<W: Wire> Run<'_, W> {
     }
 
     fn read(&mut self, at: usize) -> anyhow::Result<()> {
-        if self.links[at].read(&mut self.scratch, &mut self.heard)? {
-            self.book(at);
+        if self.links[at].read(&mut self.scratch, &mut self.received)? {
+            self.record_received(at);
             let link = &mut self.links[at];
             link.wire.put_acks(&mut link.out);
         }
         Ok(())
     }
 
-    /// Books what was heard.
-    fn book(&mut self, at: usize) {
+    /// Records the received answers and deliveries.
+    fn record_received(&mut self, at: usize) {
         let since_ns = self.counting.as_ref().map(|counting| counting.since_ns);
         let (has_groups, publishes) = (self.plan.groups > 0, self.plan.publishers > 0);
         let now_ns = self.now_ns;
         let mut count = 0;
         match &mut self.links[at].role {
             Role::Publisher { index, in_flight, due_ns } => {
-                for number in self.heard.answers.drain(..) {
+                for number in self.received.answers.drain(..) {
                     self.ledger.answer(*index, number);
                     let due_ns = due_ns[number as usize & (due_ns.len() - 1)];
                     if since_ns.is_some_and(|since| due_ns >= since) {
@@ -284,10 +290,10 @@ impl<W: Wire> Run<'_, W> {
                 }
             }
             Role::Consumer { group, delivered, is_past_barrier } => {
-                *is_past_barrier |= std::mem::take(&mut self.heard.is_past_barrier);
-                for stamp in self.heard.deliveries.drain(..) {
+                *is_past_barrier |= std::mem::take(&mut self.received.is_past_barrier);
+                for stamp in self.received.deliveries.drain(..) {
                     self.ledger.deliver(*group, stamp);
-                    // What an earlier run published is of another clock.
+                    // Stamps of messages from earlier runs use another clock.
                     if publishes && since_ns.is_some_and(|since| stamp.due_ns >= since) {
                         self.deliver.add(now_ns.saturating_sub(stamp.due_ns));
                     }
@@ -331,7 +337,7 @@ impl<W: Wire> Run<'_, W> {
         self.last_sent_ns = self.now_ns;
     }
 
-    /// Sends what is due by now, each publisher in turn.
+    /// Sends all messages that are due, alternating between publishers.
     fn send_due(&mut self) -> anyhow::Result<()> {
         let Pace::Rate(rate) = self.plan.pace else { return Ok(()) };
         let first = self.plan.groups;
@@ -355,7 +361,7 @@ impl<W: Wire> Run<'_, W> {
         self.links[at].flush(&self.epoll, at)
     }
 
-    /// Waits until all acks are done, so that the next run starts in peace.
+    /// Waits until the server has processed all acks, so that they do not disturb the next run.
     fn pass_barrier(&mut self) -> anyhow::Result<()> {
         let until = Instant::now() + self.plan.patience;
         for at in 0..self.plan.groups {

@@ -1,4 +1,4 @@
-//! The same loads on the library, in this process: what a program that embeds the bus has, and what the gateway adds.
+//! Runs the same loads on the library in this process. The difference to a run over the network is the cost of the server.
 
 use crate::client::Progress;
 use crate::ledger::Ledger;
@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
-/// What all tasks of a run write into, a batch at a time.
-struct Books {
+/// The counters of a run. All tasks add to them, a batch at a time.
+struct Totals {
     ledger: Ledger,
     publish: Latencies,
     deliver: Latencies,
@@ -30,21 +30,21 @@ struct Shared {
     plan: Plan,
     began: Instant,
     topics: Vec<Topic>,
-    books: Mutex<Books>,
+    totals: Mutex<Totals>,
     has_client_ids: bool,
 }
 
-/// Runs a plan on a bus. Publishers and groups are tasks of the runtime that this is called in; topics begin with `topic`.
+/// Runs a plan on a bus. Publishers and groups are tasks of the current runtime; topic names begin with `topic`.
 ///
 /// # Errors
-/// When the bus refuses something.
+/// If the bus refuses something.
 pub async fn run(
     bus: &Bus,
     topic: &str,
     plan: &Plan,
     ledger: Ledger,
     has_client_ids: bool,
-    tell: &mut dyn FnMut(Progress),
+    on_progress: &mut dyn FnMut(Progress),
 ) -> anyhow::Result<(Measurement, Ledger)> {
     let mut subscriptions = Vec::new();
     for group in 0..plan.groups {
@@ -52,7 +52,7 @@ pub async fn run(
     }
     let names =
         (0..plan.topics).map(|at| if plan.topics == 1 { topic.into() } else { format!("{topic}.{at}") });
-    let books = Books {
+    let totals = Totals {
         ledger,
         publish: Latencies::new()?,
         deliver: Latencies::new()?,
@@ -66,7 +66,7 @@ pub async fn run(
         plan: plan.clone(),
         began: Instant::now(),
         topics: names.map(Topic::new).collect::<Result<_, _>>()?,
-        books: Mutex::new(books),
+        totals: Mutex::new(totals),
         has_client_ids,
     });
     let groups: Vec<_> = subscriptions
@@ -85,17 +85,17 @@ pub async fn run(
             }
         })
         .collect();
-    let (cpu, since_ns) = wait(&shared, publishers, &groups, tell).await?;
+    let (cpu, since_ns) = wait(&shared, publishers, &groups, on_progress).await?;
     for group in groups {
         group.abort();
     }
-    let mut books = shared.books.lock().expect("no task panics with this lock");
-    let measurement = books.measurement(plan, since_ns, cpu);
-    Ok((measurement, std::mem::replace(&mut books.ledger, Ledger::new(0, 1, 0))))
+    let mut totals = shared.totals.lock().expect("no task panics while it holds this lock");
+    let measurement = totals.measurement(plan, since_ns, cpu);
+    Ok((measurement, std::mem::replace(&mut totals.ledger, Ledger::new(0, 1, 0))))
 }
 
-impl Books {
-    /// What was counted since the warm-up was over.
+impl Totals {
+    /// The result of the run since the end of the warm-up.
     fn measurement(&mut self, plan: &Plan, since_ns: u64, cpu: Duration) -> Measurement {
         let seconds = self.last_at_ns.saturating_sub(since_ns) as f64 / 1e9;
         let per_second = if seconds > 0.0 { self.counted as f64 / seconds } else { 0.0 };
@@ -115,38 +115,38 @@ impl Books {
     }
 }
 
-/// Waits until all is answered and delivered. Returns the CPU time since the warm-up, and when that was over.
+/// Waits until every message is answered and delivered. Returns the CPU time since the warm-up, and the end of the warm-up.
 async fn wait(
     shared: &Shared,
     publishers: Vec<JoinHandle<anyhow::Result<()>>>,
     groups: &[JoinHandle<anyhow::Result<()>>],
-    tell: &mut dyn FnMut(Progress),
+    on_progress: &mut dyn FnMut(Progress),
 ) -> anyhow::Result<(Duration, u64)> {
     let warm_up_ns = nanoseconds(shared.plan.warm_up);
     let mut cpu_before = (warm_up_ns == 0).then(|| Usage::of_self().map(|usage| usage.cpu)).transpose()?;
-    let mut told = Instant::now();
+    let mut reported_at = Instant::now();
     loop {
         tokio::time::sleep(Duration::from_millis(1)).await;
         let now_ns = nanoseconds(shared.began.elapsed());
         if cpu_before.is_none() && now_ns >= warm_up_ns {
             cpu_before = Some(Usage::of_self()?.cpu);
         }
-        // Before the books are looked at: what is answered in between must be delivered too.
+        // Checked before the totals: messages that are answered in between must be delivered too.
         let has_published = publishers.iter().all(JoinHandle::is_finished);
         let (is_done, is_stuck) = {
-            let books = shared.books.lock().expect("no task panics with this lock");
-            if told.elapsed() >= Duration::from_millis(100) {
-                told = Instant::now();
-                tell(Progress {
+            let totals = shared.totals.lock().expect("no task panics while it holds this lock");
+            if reported_at.elapsed() >= Duration::from_millis(100) {
+                reported_at = Instant::now();
+                on_progress(Progress {
                     elapsed: shared.began.elapsed(),
-                    sent: books.ledger.sent(),
-                    answered: books.answered,
-                    delivered: books.delivered.iter().sum(),
+                    sent: totals.ledger.sent(),
+                    answered: totals.answered,
+                    delivered: totals.delivered.iter().sum(),
                 });
             }
-            let wanted = books.ledger.answered();
-            let is_silent = now_ns.saturating_sub(books.last_at_ns) > nanoseconds(shared.plan.patience);
-            (books.delivered.iter().all(|&delivered| delivered >= wanted), is_silent)
+            let wanted = totals.ledger.answered();
+            let is_silent = now_ns.saturating_sub(totals.last_at_ns) > nanoseconds(shared.plan.patience);
+            (totals.delivered.iter().all(|&delivered| delivered >= wanted), is_silent)
         };
         if has_published && (is_done || is_stuck) {
             break;
@@ -158,7 +158,7 @@ async fn wait(
     for publisher in publishers {
         publisher.await??;
     }
-    let before = cpu_before.context("the run was over before its warm-up")?;
+    let before = cpu_before.context("the run ended before its warm-up")?;
     Ok((Usage::of_self()?.cpu.saturating_sub(before), warm_up_ns))
 }
 
@@ -169,10 +169,11 @@ async fn subscribe(bus: &Bus, topic: &str, plan: &Plan, group: usize) -> anyhow:
     Ok(subscribe.batch_size(1_000).max_in_flight(in_flight).await?)
 }
 
-/// A message on its way: its number and when it was due.
+/// A sent message: its number and when it was due.
 type Sent = (u64, u64);
 
-/// How long a publisher goes on: until when, and for how many messages. What does not divide evenly goes to the first ones.
+/// The limits of one publisher: an end time and a number of messages. If the messages do not divide evenly, the first publishers
+/// send one more.
 fn length(plan: &Plan, publisher: usize) -> (u64, u64) {
     match plan.length {
         Length::Time(time) => (nanoseconds(plan.warm_up + time), u64::MAX),
@@ -183,7 +184,7 @@ fn length(plan: &Plan, publisher: usize) -> (u64, u64) {
     }
 }
 
-/// A publisher with a window, as a session of a server is one: it hands over what fits in pieces.
+/// A publisher with a window. Like a session of a server, it publishes in batches.
 async fn publish(shared: Arc<Shared>, bus: Bus, publisher: usize) -> anyhow::Result<()> {
     let plan = &shared.plan;
     let mut payload = Payload::new(plan.payload_bytes);
@@ -213,7 +214,7 @@ async fn publish(shared: Arc<Shared>, bus: Bus, publisher: usize) -> anyhow::Res
     }
 }
 
-/// A publisher at a fixed rate, on a thread of its own: the runtime's timers count milliseconds.
+/// A publisher with a fixed rate, on its own thread: the runtime's timers have a resolution of only a millisecond.
 fn publish_at(rate: f64, shared: &Arc<Shared>, bus: &Bus, publisher: usize) -> anyhow::Result<()> {
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let runtime = tokio::runtime::Handle::current();
@@ -223,11 +224,11 @@ fn publish_at(rate: f64, shared: &Arc<Shared>, bus: &Bus, publisher: usize) -> a
     let due_ns = |number: u64| ((number * publishers + publisher as u64) as f64 * 1e9 / rate) as u64;
     let mut next = 0;
     let (waiting, mut answers) = tokio::sync::mpsc::unbounded_channel::<(Publishing, Vec<Sent>)>();
-    let books = Arc::clone(shared);
+    let recorder = Arc::clone(shared);
     let answering = runtime.spawn(async move {
         while let Some((publishing, sent)) = answers.recv().await {
             publishing.await?;
-            books.answered(publisher, &sent);
+            recorder.answered(publisher, &sent);
         }
         anyhow::Ok(())
     });
@@ -259,8 +260,8 @@ fn make_batch(
     payload: &mut Payload,
 ) -> anyhow::Result<(PublishBatch, Vec<Sent>)> {
     let sent: Vec<Sent> = {
-        let mut books = shared.books.lock().expect("no task panics with this lock");
-        due.map(|due_ns| (books.ledger.send(publisher), due_ns)).collect()
+        let mut totals = shared.totals.lock().expect("no task panics while it holds this lock");
+        due.map(|due_ns| (totals.ledger.send(publisher), due_ns)).collect()
     };
     let mut batch = bus.batch();
     let mut options = PublishOptions::default();
@@ -280,7 +281,7 @@ async fn consume(shared: Arc<Shared>, group: usize, mut subscription: Subscripti
         stamps.clear();
         for event in deliveries.events() {
             let payload = event.payload();
-            stamps.push(Stamp::read(payload.as_bytes()).context("a payload of somebody else")?);
+            stamps.push(Stamp::read(payload.as_bytes()).context("received a payload without a stamp")?);
         }
         drop(deliveries.ack());
         shared.delivered(group, &stamps);
@@ -291,35 +292,35 @@ impl Shared {
     fn answered(&self, publisher: usize, sent: &[Sent]) {
         let now_ns = nanoseconds(self.began.elapsed());
         let warm_up_ns = nanoseconds(self.plan.warm_up);
-        let mut books = self.books.lock().expect("no task panics with this lock");
+        let mut totals = self.totals.lock().expect("no task panics while it holds this lock");
         for &(number, due_ns) in sent {
-            books.ledger.answer(publisher, number);
+            totals.ledger.answer(publisher, number);
             if due_ns >= warm_up_ns {
-                books.publish.add(now_ns.saturating_sub(due_ns));
+                totals.publish.add(now_ns.saturating_sub(due_ns));
             }
         }
-        books.answered += sent.len() as u64;
+        totals.answered += sent.len() as u64;
         if self.plan.groups == 0 {
-            books.count(now_ns, warm_up_ns, sent.len() as u64);
+            totals.count(now_ns, warm_up_ns, sent.len() as u64);
         }
     }
 
     fn delivered(&self, group: usize, stamps: &[Stamp]) {
         let now_ns = nanoseconds(self.began.elapsed());
         let warm_up_ns = nanoseconds(self.plan.warm_up);
-        let mut books = self.books.lock().expect("no task panics with this lock");
+        let mut totals = self.totals.lock().expect("no task panics while it holds this lock");
         for &stamp in stamps {
-            books.ledger.deliver(group, stamp);
+            totals.ledger.deliver(group, stamp);
             if self.plan.publishers > 0 && stamp.due_ns >= warm_up_ns {
-                books.deliver.add(now_ns.saturating_sub(stamp.due_ns));
+                totals.deliver.add(now_ns.saturating_sub(stamp.due_ns));
             }
         }
-        books.delivered[group] += stamps.len() as u64;
-        books.count(now_ns, warm_up_ns, stamps.len() as u64);
+        totals.delivered[group] += stamps.len() as u64;
+        totals.count(now_ns, warm_up_ns, stamps.len() as u64);
     }
 }
 
-impl Books {
+impl Totals {
     fn count(&mut self, now_ns: u64, warm_up_ns: u64, count: u64) {
         self.last_at_ns = now_ns;
         if now_ns < warm_up_ns {

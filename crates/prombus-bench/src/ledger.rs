@@ -1,8 +1,8 @@
-//! The books of a run: every message that was published, and every delivery of it to every group.
+//! Accounts for every message of a run: whether it was answered, and each of its deliveries to every group.
 
 use crate::stamp::Stamp;
 
-/// A set of numbers from 0, dense.
+/// A dense set of numbers, as a bitmap.
 #[derive(Debug, Default)]
 struct Numbers {
     words: Vec<u64>,
@@ -10,7 +10,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    /// Puts a number in; false if it was there.
+    /// Adds a number. Returns false if the set already contained it.
     fn insert(&mut self, number: u64) -> bool {
         let (word, bit) = ((number / 64) as usize, 1 << (number % 64));
         if word >= self.words.len() {
@@ -23,17 +23,17 @@ impl Numbers {
     }
 }
 
-/// What one group (or the answers to the publishers) has of each publisher's messages.
+/// The messages of each publisher that one group has received. The answers to publishers have a tally of their own.
 #[derive(Debug)]
-struct Page {
+struct Tally {
     seen: Vec<Numbers>,
-    /// The last number by publisher and topic.
+    /// The highest number so far, by publisher and topic.
     last: Vec<Option<u64>>,
     doubled: u64,
     out_of_order: u64,
 }
 
-impl Page {
+impl Tally {
     fn new(publishers: usize, topics: usize) -> Self {
         let seen = (0..publishers).map(|_| Numbers::default()).collect();
         Self { seen, last: vec![None; publishers * topics], doubled: 0, out_of_order: 0 }
@@ -60,34 +60,34 @@ impl Page {
     }
 }
 
-/// The books of a run.
+/// The account of a run.
 #[derive(Debug)]
 pub struct Ledger {
     topics: usize,
     sent: Vec<u64>,
-    answers: Page,
-    groups: Vec<Page>,
+    answers: Tally,
+    groups: Vec<Tally>,
 }
 
-/// What the books say at the end.
+/// The totals of a ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Balance {
     /// Messages that were sent.
     pub sent: u64,
     /// Messages that were answered OK.
     pub answered: u64,
-    /// Deliveries to all groups, each message counted once a group.
+    /// Deliveries to all groups; each message is counted once per group.
     pub delivered: u64,
-    /// Messages without an answer, and answered messages that a group never got.
+    /// Messages without an answer, plus answered messages that a group did not receive.
     pub lost: u64,
-    /// Answers and deliveries that came again.
+    /// Repeated answers and deliveries.
     pub doubled: u64,
-    /// Answers and deliveries behind a later one of the same publisher and topic.
+    /// Answers and deliveries that arrived after a later one of the same publisher and topic.
     pub out_of_order: u64,
 }
 
 impl Balance {
-    /// Whether each message came once and in order.
+    /// Whether each message was answered and delivered exactly once and in order.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.lost == 0 && self.doubled == 0 && self.out_of_order == 0
@@ -95,30 +95,30 @@ impl Balance {
 }
 
 impl Ledger {
-    /// Empty books. A publisher's message `n` goes to topic `n % topics`.
+    /// An empty ledger. A publisher's message `n` goes to topic `n % topics`.
     #[must_use]
     pub fn new(publishers: usize, topics: usize, groups: usize) -> Self {
         Self {
             topics,
             sent: vec![0; publishers],
-            answers: Page::new(publishers, topics),
-            groups: (0..groups).map(|_| Page::new(publishers, topics)).collect(),
+            answers: Tally::new(publishers, topics),
+            groups: (0..groups).map(|_| Tally::new(publishers, topics)).collect(),
         }
     }
 
-    /// The number of the publisher's next message, which is noted as sent.
+    /// Records that the publisher sends a message. Returns the message's number.
     pub fn send(&mut self, publisher: usize) -> u64 {
         let number = self.sent[publisher];
         self.sent[publisher] += 1;
         number
     }
 
-    /// A message was answered OK.
+    /// Records that a message was answered OK.
     pub fn answer(&mut self, publisher: usize, number: u64) {
         self.answers.note(publisher, number, self.topics);
     }
 
-    /// A message came to a group.
+    /// Records a delivery to a group.
     pub fn deliver(&mut self, group: usize, stamp: Stamp) {
         self.groups[group].note(usize::from(stamp.publisher), stamp.number, self.topics);
     }
@@ -135,30 +135,30 @@ impl Ledger {
         self.answers.count()
     }
 
-    /// Deliveries so far, each message counted once a group.
+    /// Deliveries so far; each message is counted once per group.
     #[must_use]
     pub fn delivered(&self) -> u64 {
-        self.groups.iter().map(Page::count).sum()
+        self.groups.iter().map(Tally::count).sum()
     }
 
-    /// Opens empty pages for other groups: those of before are closed and their balance is dropped.
+    /// Replaces the groups by new ones without deliveries. The counts of the previous groups are dropped.
     pub fn set_groups(&mut self, groups: usize) {
         let publishers = self.sent.len();
-        self.groups = (0..groups).map(|_| Page::new(publishers, self.topics)).collect();
+        self.groups = (0..groups).map(|_| Tally::new(publishers, self.topics)).collect();
     }
 
-    /// What the books say.
+    /// The totals so far.
     #[must_use]
     pub fn balance(&self) -> Balance {
         let mut balance = Balance { sent: self.sent(), answered: self.answered(), ..Balance::default() };
         balance.lost = balance.sent.saturating_sub(balance.answered);
-        for page in self.groups.iter().chain([&self.answers]) {
-            balance.doubled += page.doubled;
-            balance.out_of_order += page.out_of_order;
+        for tally in self.groups.iter().chain([&self.answers]) {
+            balance.doubled += tally.doubled;
+            balance.out_of_order += tally.out_of_order;
         }
-        for page in &self.groups {
-            balance.delivered += page.count();
-            for (answered, seen) in self.answers.seen.iter().zip(&page.seen) {
+        for tally in &self.groups {
+            balance.delivered += tally.count();
+            for (answered, seen) in self.answers.seen.iter().zip(&tally.seen) {
                 let missing = answered.words.iter().enumerate().map(|(at, answered)| {
                     u64::from((answered & !seen.words.get(at).copied().unwrap_or(0)).count_ones())
                 });
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_once_and_in_order_is_clean() {
+    fn messages_delivered_once_and_in_order_are_clean() {
         let mut ledger = Ledger::new(1, 2, 2);
         for _ in 0..100 {
             let number = ledger.send(0);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn topics_have_an_order_of_their_own() {
+    fn order_is_checked_per_topic() {
         let mut ledger = Ledger::new(1, 2, 1);
         for _ in 0..4 {
             let number = ledger.send(0);
@@ -216,13 +216,13 @@ mod tests {
         for number in [0, 2, 1, 2] {
             ledger.deliver(0, stamp(number));
         }
-        // Number 4 was never answered, 3 never delivered; 1 came behind 2, and 2 came twice.
+        // Number 4 was never answered, 3 never delivered; 1 arrived after 2, and 2 arrived twice.
         let balance = ledger.balance();
         assert_eq!((balance.lost, balance.doubled, balance.out_of_order), (2, 1, 1));
     }
 
     #[test]
-    fn a_message_of_nobody_is_a_fault() {
+    fn a_message_of_an_unknown_publisher_is_a_fault() {
         let mut ledger = Ledger::new(1, 1, 1);
         ledger.deliver(0, Stamp { publisher: 7, number: 0, due_ns: 0 });
         assert!(!ledger.balance().is_clean());

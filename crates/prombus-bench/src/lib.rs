@@ -1,12 +1,11 @@
-//! Loads for event buses.
+//! Load generator for event buses.
 //!
 //! One client loop ([`client::run`]) drives any number of connections from one thread: it sleeps until sockets are ready, reads
-//! all that is there, and writes all that it has to say in one call. What is said in which words is a [`wire::Wire`]: the
-//! WebSocket protocol of prombus is here, those of the peers are in the program that compares. So every server gets the same load
-//! from the same code.
+//! all available bytes, and writes all pending bytes in one call. A [`wire::Wire`] implements a protocol: this crate contains the
+//! WebSocket protocol of prombus, `bench/` those of the peers. So every server gets the same load from the same code.
 //!
-//! Every message has a stamp ([`stamp::Stamp`]): who published it, its number, and when it was due. From it come latencies, and a
-//! [`ledger::Ledger`] of what was lost, came twice, or came out of order.
+//! Every message has a stamp ([`stamp::Stamp`]): its publisher, its number, and the time at which it was due. Latencies are
+//! computed from it, and a [`ledger::Ledger`] finds messages that were lost, duplicated or out of order.
 
 pub mod client;
 pub mod in_process;

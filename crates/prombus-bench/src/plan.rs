@@ -1,48 +1,48 @@
-//! What a run does.
+//! The parameters of a run.
 
 use std::time::Duration;
 
-/// Unacked deliveries of a group at most, however large the window is: the bus takes no more.
+/// The bus's limit of unacked deliveries per group; a larger window is reduced to it.
 pub const MAX_IN_FLIGHT: usize = 100_000;
 
 /// How fast messages are sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// As fast as the window lets them go.
+    /// As fast as the window allows.
     Full,
-    /// So many a second over all publishers. A message's clock starts when it is due, sent or not.
+    /// Messages per second of all publishers together. Latency is measured from when a message is due, even if it is sent later.
     Rate(f64),
 }
 
 /// How long a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// Messages are sent for so long.
+    /// Messages are sent for this time.
     Time(Duration),
-    /// So many messages are sent, over all publishers.
+    /// This number of messages is sent by all publishers together.
     Messages(u64),
 }
 
-/// What a run does: publishers and consumers at once, until all that was published is answered, delivered and acked.
+/// The parameters of a run: publishers and consumers run at the same time, until every message is answered, delivered and acked.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Connections that publish.
     pub publishers: usize,
-    /// Unanswered messages of one publisher at most.
+    /// Maximum number of unanswered messages per publisher.
     pub window: usize,
     /// The size of a payload.
     pub payload_bytes: usize,
-    /// Topics that each publisher goes through in turn.
+    /// Number of topics; each publisher publishes to them in turn.
     pub topics: usize,
-    /// Groups that get everything, each over a connection of its own.
+    /// Groups that receive every message, each over its own connection.
     pub groups: usize,
-    /// How fast.
+    /// How fast messages are sent.
     pub pace: Pace,
-    /// How long.
+    /// How long the run is, without the warm-up.
     pub length: Length,
-    /// What is at the begin and does not count.
+    /// Time at the start of the run that is not measured.
     pub warm_up: Duration,
-    /// A run is given up when nothing came for so long.
+    /// A run ends if nothing arrives for this time; missing messages count as lost.
     pub patience: Duration,
 }
 

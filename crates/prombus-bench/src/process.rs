@@ -1,4 +1,5 @@
-//! Server processes: each is started in a folder of its own, and whatever ends this program stops it and takes its folder away.
+//! Server processes. Each runs in its own folder. When this program ends, also by a signal, the server is stopped and its folder
+//! is deleted.
 
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal};
@@ -10,31 +11,31 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-/// What a signal has to stop and to take away.
+/// The processes to stop and the folders to delete if this program receives a signal.
 static RUNNING: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
 
-/// How long a server has to begin, and to stop. Erlang takes long on a busy machine.
+/// How long a server may take to start, and to stop. Erlang takes long on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A server at work.
+/// A running server. Dropping it stops the server and deletes its folder.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
     folder: PathBuf,
     name: String,
-    /// What ends it.
+    /// The signal that stops it.
     signal: Signal,
     keeps_folder: bool,
 }
 
 impl Process {
-    /// Starts a command with a folder that is its own; what it says goes into a file there.
+    /// Starts a command in its own folder. Its output goes to a file in that folder.
     ///
     /// # Errors
-    /// When it can't be started.
+    /// If it cannot be started.
     pub fn start(name: &str, folder: &Path, command: &mut Command) -> anyhow::Result<Self> {
         let log = File::create(folder.join("server.log"))?;
-        let mut running = RUNNING.lock().expect("nobody panics with this lock");
+        let mut running = RUNNING.lock().expect("no thread panics while it holds this lock");
         let child = command
             .current_dir(folder)
             .stdin(Stdio::null())
@@ -58,41 +59,41 @@ impl Process {
         self.child.id()
     }
 
-    /// Waits until somebody listens at the address.
+    /// Waits until the server accepts connections at the address.
     ///
     /// # Errors
-    /// When the server ends, or takes too long.
+    /// If the server exits, or takes too long.
     pub fn wait_for(&mut self, address: SocketAddr) -> anyhow::Result<()> {
         let until = Instant::now() + PATIENCE;
         while TcpStream::connect(address).is_err() {
             if let Some(status) = self.child.try_wait()? {
-                bail!("{} ended at once ({status}): {}", self.name, self.last_words());
+                bail!("{} ended at once ({status}): {}", self.name, self.log_tail());
             }
             if Instant::now() > until {
-                bail!("{} does not listen at {address}: {}", self.name, self.last_words());
+                bail!("{} does not accept connections at {address}: {}", self.name, self.log_tail());
             }
             std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())
     }
 
-    /// Ends it with a signal and keeps its folder, for the next that is started there.
+    /// Stops the server with a signal and keeps its folder, so that another server can be started there.
     pub fn end(mut self, signal: Signal) {
         (self.signal, self.keeps_folder) = (signal, true);
     }
 
-    /// An error of whoever talked to it, with what it said last.
+    /// Adds the last lines of the server's output to a client's error.
     #[must_use]
     pub fn explain(&self, error: anyhow::Error) -> anyhow::Error {
-        match self.last_words() {
-            words if words.is_empty() => error,
-            words => error.context(format!("the server's last words: {words}")),
+        match self.log_tail() {
+            tail if tail.is_empty() => error,
+            tail => error.context(format!("last output of the server: {tail}")),
         }
     }
 
-    /// The end of what it said.
+    /// The last lines of the server's output.
     #[must_use]
-    pub fn last_words(&self) -> String {
+    pub fn log_tail(&self) -> String {
         let log = std::fs::read_to_string(self.folder.join("server.log")).unwrap_or_default();
         let lines: Vec<&str> = log.lines().rev().take(5).collect();
         lines.into_iter().rev().collect::<Vec<_>>().join(" | ")
@@ -112,27 +113,30 @@ impl Drop for Process {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        RUNNING.lock().expect("nobody panics with this lock").retain(|(running, _)| *running != id);
+        RUNNING
+            .lock()
+            .expect("no thread panics while it holds this lock")
+            .retain(|(running, _)| *running != id);
         if !self.keeps_folder {
             let _ = std::fs::remove_dir_all(&self.folder);
         }
     }
 }
 
-/// Has [`stop_all`] take a folder away that is no server's.
+/// Makes [`stop_all`] delete a folder that does not belong to a server.
 pub fn remove_if_stopped(folder: &Path) {
     // No process has the id 0.
-    RUNNING.lock().expect("nobody panics with this lock").push((0, folder.to_owned()));
+    RUNNING.lock().expect("no thread panics while it holds this lock").push((0, folder.to_owned()));
 }
 
-/// Kills what still runs and takes its data away. For a program that is told to stop: nothing is started afterwards.
+/// Kills all running servers and deletes their folders. Call it just before the program exits: no server can be started afterwards.
 pub fn stop_all() {
     let Ok(running) = RUNNING.lock() else { return };
     for (id, folder) in running.iter() {
         signal(*id, Signal::KILL);
         let _ = std::fs::remove_dir_all(folder);
     }
-    // The lock stays taken: the program ends while nobody can start another server.
+    // The lock is never released, so that no thread can start another server before the program exits.
     std::mem::forget(running);
 }
 
@@ -142,8 +146,8 @@ fn signal(id: u32, signal: Signal) {
     }
 }
 
-/// The command that serves prombus at an address, with its data in the folder that it is started in. What the environment says
-/// is for other servers.
+/// The command that runs a prombus server at an address, with its data in the working directory. Settings in the environment are
+/// removed: they are meant for other servers.
 #[must_use]
 pub fn prombus_serve(program: &Path, address: SocketAddr) -> Command {
     let mut command = Command::new(program);
@@ -157,17 +161,17 @@ pub fn prombus_serve(program: &Path, address: SocketAddr) -> Command {
     command
 }
 
-/// Ports below those that the kernel gives to connections: one of those could be taken by a connection, even by the one that
-/// asks whether the server listens there already.
+/// Ports below the kernel's range of ephemeral ports. An outgoing connection could take an ephemeral port, even the connection that
+/// checks whether the server is listening.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
 
-/// A port of this machine that nobody has.
+/// A loopback address with a free port.
 ///
 /// # Errors
-/// When there is none.
+/// If no port is free.
 pub fn free_address() -> anyhow::Result<SocketAddr> {
-    // Programs that run at once begin at different ports.
+    // Programs that run at the same time start at different ports.
     let begin = (std::process::id() as u16).wrapping_mul(97);
     for _ in PORTS {
         let turn = NEXT_PORT.fetch_add(1, Ordering::Relaxed).wrapping_add(begin);
@@ -179,7 +183,7 @@ pub fn free_address() -> anyhow::Result<SocketAddr> {
     bail!("no port from {} to {} is free", PORTS.start, PORTS.end)
 }
 
-/// A program by the variable that names it, or on the path or where the system has its servers.
+/// Finds a program: in the environment variable `variable`, on the PATH, or in the system's folders for servers.
 #[must_use]
 pub fn find_program(variable: &str, name: &str) -> Option<PathBuf> {
     if let Some(named) = std::env::var_os(variable) {
@@ -192,10 +196,10 @@ pub fn find_program(variable: &str, name: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// What a program says when it is called with these arguments, one line.
+/// The first line that a program prints when it is called with these arguments.
 ///
 /// # Errors
-/// When it can't be run.
+/// If it cannot be run.
 pub fn first_line(program: &Path, arguments: &[&str]) -> anyhow::Result<String> {
     let output = Command::new(program)
         .args(arguments)

@@ -1,4 +1,4 @@
-//! What came of a run.
+//! The results of a run.
 
 use crate::ledger::Balance;
 use hdrhistogram::Histogram;
@@ -8,26 +8,26 @@ use std::time::Duration;
 /// Latencies of a run, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
-    /// How many were measured.
+    /// The number of measured latencies.
     pub count: u64,
-    /// Half of them were faster.
+    /// The median.
     pub p50_ms: f64,
-    /// Nine of ten were faster.
+    /// The 90th percentile.
     pub p90_ms: f64,
-    /// 99 of 100 were faster.
+    /// The 99th percentile.
     pub p99_ms: f64,
-    /// 999 of 1,000 were faster.
+    /// The 99.9th percentile.
     pub p999_ms: f64,
-    /// The slowest.
+    /// The maximum.
     pub max_ms: f64,
 }
 
-/// Latencies while they are measured, in nanoseconds up to ten minutes.
+/// A histogram of latencies in nanoseconds, up to ten minutes.
 #[derive(Debug)]
 pub struct Latencies(Histogram<u64>);
 
 impl Latencies {
-    /// None yet.
+    /// An empty histogram.
     ///
     /// # Errors
     /// Never with these bounds.
@@ -35,12 +35,12 @@ impl Latencies {
         Ok(Self(Histogram::new_with_bounds(1, 600_000_000_000, 3)?))
     }
 
-    /// One more.
+    /// Adds a latency.
     pub fn add(&mut self, nanoseconds: u64) {
         self.0.saturating_record(nanoseconds);
     }
 
-    /// What they are together.
+    /// The percentiles of all latencies so far.
     #[must_use]
     pub fn percentiles(&self) -> Percentiles {
         let at = |quantile: f64| self.0.value_at_quantile(quantile) as f64 / 1e6;
@@ -55,35 +55,35 @@ impl Latencies {
     }
 }
 
-/// What came of a run.
+/// The results of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Measurement {
-    /// Messages (publish loads) or deliveries (loads with groups) that count.
+    /// Measured messages, or deliveries for loads with groups, without the warm-up.
     pub count: u64,
-    /// The time in which they came.
+    /// The time in which they arrived.
     pub seconds: f64,
-    /// Messages or deliveries a second.
+    /// Messages or deliveries per second.
     pub per_second: f64,
-    /// Payload bytes a second.
+    /// Payload bytes per second.
     pub bytes_per_second: f64,
-    /// From due to answered.
+    /// Latency from the time at which a message was due to its answer.
     pub publish: Percentiles,
-    /// From due to delivered.
+    /// Latency from the time at which a message was due to its delivery.
     pub deliver: Percentiles,
-    /// CPU seconds of the client while it counted.
+    /// CPU seconds of the client during the measurement.
     pub client_cpu_seconds: f64,
-    /// CPU seconds of the server while it counted, if its process is known.
+    /// CPU seconds of the server during the measurement, if its process is known.
     pub server_cpu_seconds: Option<f64>,
     /// Resident memory of the server at the end.
     pub server_resident_bytes: Option<u64>,
     /// Messages or deliveries in each second, in order.
     pub series: Vec<u64>,
-    /// The books.
+    /// The account of all messages.
     pub balance: Balance,
 }
 
 impl Measurement {
-    /// CPU time of the server for each message or delivery, in microseconds.
+    /// CPU time of the server per message or delivery, in microseconds.
     #[must_use]
     pub fn server_cpu_us(&self) -> Option<f64> {
         self.server_cpu_seconds.filter(|_| self.count > 0).map(|cpu| cpu * 1e6 / self.count as f64)
@@ -102,12 +102,12 @@ impl Measurement {
     }
 }
 
-/// Nanoseconds of a duration.
+/// A duration in nanoseconds.
 pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A whole number with a comma every three digits.
+/// Formats a whole number with a comma between groups of three digits.
 #[must_use]
 pub fn grouped(value: f64) -> String {
     let digits = format!("{value:.0}");

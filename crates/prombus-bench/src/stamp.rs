@@ -1,9 +1,10 @@
-//! What a payload says of its message: who published it, its number, and when it was due.
+//! The stamp at the start of each payload: the message's publisher, its number, and when it was due.
 
-/// A payload is a JSON string that begins with these digits, whatever the bus; what is left is filled up.
+/// The size of a stamp with the opening quote. On every bus, a payload is a JSON string that begins with a stamp and is filled up
+/// with text.
 pub const STAMP_BYTES: usize = 1 + 4 + 1 + 12 + 1 + 16 + 1;
 
-/// The smallest payload that holds a stamp.
+/// The size of the smallest payload that can contain a stamp.
 pub const MIN_PAYLOAD_BYTES: usize = STAMP_BYTES + 1;
 
 /// The stamp of a message.
@@ -11,18 +12,18 @@ pub const MIN_PAYLOAD_BYTES: usize = STAMP_BYTES + 1;
 pub struct Stamp {
     /// Which publisher sent it.
     pub publisher: u16,
-    /// The how manieth message of its publisher it is, from 0.
+    /// The message's number at its publisher, from 0.
     pub number: u64,
-    /// When it was due, in nanoseconds of the run's clock.
+    /// When it was due, in nanoseconds since the start of the run.
     pub due_ns: u64,
 }
 
-/// A payload of a fixed size, stamped again and again.
+/// A payload of a fixed size that is reused for every message with a new stamp.
 #[derive(Debug)]
 pub struct Payload(Vec<u8>);
 
 impl Payload {
-    /// A payload of this size, or of the smallest that holds a stamp.
+    /// A payload of this size, or of the smallest size that can contain a stamp.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
         let words = b"the quick brown fox jumps over the lazy dog ";
@@ -45,7 +46,7 @@ impl Payload {
 }
 
 impl Stamp {
-    /// The stamp at the begin of a payload, opening quote included.
+    /// Reads the stamp at the start of a payload, which includes the opening quote.
     #[must_use]
     pub fn read(payload: &[u8]) -> Option<Self> {
         let stamp = payload.get(..STAMP_BYTES)?;
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stamp_comes_back() {
+    fn a_stamp_is_read_back_unchanged() {
         let mut payload = Payload::new(256);
         let stamp = Stamp { publisher: 65_535, number: 0x0001_2345_6789, due_ns: u64::MAX };
         let bytes = payload.stamped(stamp);
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_stamp_is_none() {
+    fn payloads_without_a_stamp_are_rejected() {
         assert_eq!(Stamp::read(b"\"0001.000000000002.0000000000000003"), None);
         assert_eq!(Stamp::read(b"\"000g.000000000002.0000000000000003.\""), None);
         assert_eq!(Stamp::read(b"{}"), None);

@@ -3,7 +3,7 @@
 use anyhow::Context;
 use std::time::Duration;
 
-/// What a process has used.
+/// The resources that a process uses.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     /// CPU time of all its threads so far, user and system.
@@ -16,7 +16,7 @@ impl Usage {
     /// The usage of this process.
     ///
     /// # Errors
-    /// When `/proc` can't be read.
+    /// If `/proc` cannot be read.
     pub fn of_self() -> anyhow::Result<Self> {
         Self::of(std::process::id())
     }
@@ -24,7 +24,7 @@ impl Usage {
     /// The usage of a process.
     ///
     /// # Errors
-    /// When there is no such process.
+    /// If the process does not exist.
     pub fn of(pid: u32) -> anyhow::Result<Self> {
         let path = format!("/proc/{pid}/stat");
         let stat = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -32,7 +32,7 @@ impl Usage {
     }
 
     fn parse(stat: &str) -> Option<Self> {
-        // The name in parentheses may hold anything: what counts comes behind the last one.
+        // The name in parentheses may contain any character, so the fields begin after the last parenthesis.
         let (_, fields) = stat.rsplit_once(')')?;
         let fields: Vec<&str> = fields.split_whitespace().collect();
         let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_parentheses_is_no_trap() {
+    fn a_process_name_with_parentheses_is_parsed() {
         let stat = "12 (a) b) S 1 1 1 0 -1 4194560 1 0 0 0 250 50 0 0 20 0 1 0 100 1000 7 9";
         let usage = Usage::parse(stat).expect("it is a stat line");
         assert_eq!(

@@ -1,4 +1,5 @@
-//! What a client says to a server and what it hears, in bytes. No sockets here but those that are opened.
+//! Protocols as bytes: encodes what a client sends and parses what it receives. Sockets are only opened here; the client loop reads
+//! and writes them.
 
 mod web_socket;
 
@@ -7,14 +8,14 @@ use std::net::TcpStream;
 
 pub use web_socket::{From, PrombusTarget, WebSocketWire};
 
-/// What came in.
+/// The parsed input of a connection.
 #[derive(Debug, Default)]
-pub struct Heard {
-    /// Publishes that were answered OK, by number.
+pub struct Received {
+    /// The numbers of the publishes that were answered OK.
     pub answers: Vec<u64>,
-    /// Deliveries.
+    /// The stamps of the delivered messages.
     pub deliveries: Vec<Stamp>,
-    /// The answer to [`Wire::put_barrier`] came.
+    /// The answer to [`Wire::put_barrier`] has arrived.
     pub is_past_barrier: bool,
 }
 
@@ -23,50 +24,50 @@ pub struct Heard {
 pub struct Message<'a> {
     /// Its number at its publisher.
     pub number: u64,
-    /// Which of the topics it goes to.
+    /// The number of its topic.
     pub topic: usize,
     /// A JSON string that begins with its stamp.
     pub payload: &'a [u8],
 }
 
-/// One connection's words.
+/// The protocol state of one connection.
 pub trait Wire {
-    /// Puts a publish.
+    /// Appends a publish to `out`.
     fn put_publish(&mut self, message: &Message<'_>, out: &mut Vec<u8>);
 
-    /// Takes what is whole at the begin of `input`, and answers how many bytes that was.
+    /// Parses the complete frames at the start of `input`. Returns how many bytes they have.
     ///
     /// # Errors
-    /// When a server refuses something, or says what nobody expects: the run ends.
-    fn take(&mut self, input: &[u8], heard: &mut Heard) -> anyhow::Result<usize>;
+    /// If the server refuses something or sends something unexpected. The run ends.
+    fn take(&mut self, input: &[u8], received: &mut Received) -> anyhow::Result<usize>;
 
-    /// Puts what is owed for what was taken since: acks, and in languages that ask for messages, the next question.
+    /// Appends the acks of the deliveries that were parsed since the last call and, in pull protocols, the next request for messages.
     fn put_acks(&mut self, out: &mut Vec<u8>);
 
-    /// Puts something whose answer comes when all acks before it are done.
+    /// Appends a request that the server answers only after it has processed all earlier acks.
     fn put_barrier(&mut self, out: &mut Vec<u8>);
 }
 
 /// A server that can be connected to.
 pub trait Target {
-    /// Its words.
+    /// Its protocol.
     type Wire: Wire;
 
-    /// A connection that publishes.
+    /// Opens a connection that publishes.
     ///
     /// # Errors
-    /// When the server is not there, or refuses.
+    /// If the server cannot be reached, or refuses.
     fn publisher(&self, publisher: usize) -> anyhow::Result<(TcpStream, Self::Wire)>;
 
-    /// A connection that is the one member of a group which gets everything from the first message on. It may have
-    /// messages in it that were not read yet.
+    /// Opens a connection that is the only member of a group. The group receives every message from the first one on. The connection
+    /// may already have received messages that are not read yet.
     ///
     /// # Errors
-    /// When the server is not there, or refuses.
+    /// If the server cannot be reached, or refuses.
     fn consumer(&self, group: usize) -> anyhow::Result<(TcpStream, Self::Wire)>;
 }
 
-/// Puts a number in digits.
+/// Appends a number in decimal digits.
 pub fn put_number(out: &mut Vec<u8>, mut number: u64) {
     let mut digits = [0; 20];
     let mut at = digits.len();

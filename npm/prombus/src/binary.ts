@@ -3,7 +3,7 @@ import { accessSync, constants, statSync } from "node:fs";
 import { resolve } from "node:path";
 import { LaunchError } from "./errors.js";
 
-/** Platforms with a prebuilt package, as `process.platform`-`process.arch`. The same list is in package.json. */
+/** Platforms with a prebuilt package, as `<process.platform>-<process.arch>`. package.json contains the same list. */
 const PREBUILT: readonly string[] = ["linux-x64"];
 
 const FROM_SOURCE = [
@@ -30,7 +30,7 @@ export function binaryPath(): string {
   return checkBinary(path, `@prombus/${platform}`);
 }
 
-/** Returns the absolute path. `origin` names the source of the path in the error message. */
+/** Checks that the file can be executed, and returns its absolute path. Error messages begin with `origin`, the source of the path. */
 export function checkBinary(path: string, origin: string): string {
   const absolute = resolve(path);
   try {
@@ -49,7 +49,7 @@ export function checkBinary(path: string, origin: string): string {
   return absolute;
 }
 
-/** The message for a binary that exists and could not be started. */
+/** The error for a binary that exists and could not be started. */
 export function cannotExecute(path: string, cause: unknown): LaunchError {
   const why = cause instanceof Error ? cause.message : String(cause);
   const lines = [`cannot run ${path}: ${why}`];
@@ -64,7 +64,7 @@ function missingPackage(platform: string): string {
   const libc = usesMusl() ? " with musl" : "";
   if (!PREBUILT.includes(platform) || libc !== "") {
     return [
-      `there is no prebuilt binary for ${platform}${libc} (prebuilt: ${PREBUILT.join(", ")} with glibc).`,
+      `no prebuilt binary for ${platform}${libc} (prebuilt: ${PREBUILT.join(", ")} with glibc).`,
       ...FROM_SOURCE,
     ].join("\n");
   }

@@ -2,8 +2,8 @@
  * Makes sure that no server and no temporary folder outlives this process.
  *
  * - When this process exits, an exit handler kills the servers and removes the folders.
- * - When this process is killed by a signal, no handler runs. A shell waits for that: its stdin is a pipe from this process,
- *   which the system closes with it. (Not on Windows.)
+ * - When this process is killed by a signal, no handler runs. For that case, a guard shell waits for its stdin to close: a pipe from
+ *   this process, which the system closes when this process ends. (Not on Windows.)
  */
 import { spawn } from "node:child_process";
 import { rmSync } from "node:fs";
@@ -24,7 +24,7 @@ while ! rm -rf -- "$2" 2>/dev/null && [ "$tries" -lt 20 ]; do
 done
 `;
 
-/** Returns a function for when the server has ended: its process id may be used again by the system. */
+/** Kills the server when this process ends. Call the returned function when the server has ended: the system may reuse its pid. */
 export function killAtExit(pid: number, temporaryFolder: string | undefined): () => void {
   installExitHandler();
   servers.add(pid);
@@ -35,7 +35,7 @@ export function killAtExit(pid: number, temporaryFolder: string | undefined): ()
   };
 }
 
-/** Returns a function for when the folder was removed. */
+/** Removes the folder when this process ends. Call the returned function when the folder has been removed. */
 export function removeAtExit(folder: string): () => void {
   installExitHandler();
   folders.add(folder);
@@ -43,12 +43,12 @@ export function removeAtExit(folder: string): () => void {
 }
 
 function startGuard(pid: number, temporaryFolder: string | undefined): () => void {
-  // Detached: Ctrl-C in a terminal goes to all processes of the group.
+  // Detached, because Ctrl-C in a terminal is sent to all processes of the group.
   const guard = spawn("/bin/sh", ["-c", GUARD, "prombus-guard", String(pid), temporaryFolder ?? ""], {
     detached: true,
     stdio: ["pipe", "ignore", "ignore"],
   });
-  // Without a shell, only the exit handler is left.
+  // If there is no shell, only the exit handler cleans up.
   guard.on("error", () => {});
   guard.stdin.on("error", () => {});
   guard.unref();
@@ -66,7 +66,7 @@ function installExitHandler(): void {
       try {
         process.kill(pid, "SIGKILL");
       } catch {
-        // It ended on its own.
+        // The server has already ended.
       }
     }
     for (const folder of folders) {

@@ -1,8 +1,8 @@
 /**
  * The command `prombus`: runs the native binary.
  *
- * Node 22.15 and newer replace this process by the binary. Older versions, and all versions under npx, start it as a child: this
- * process passes signals on, and ends the way the child ends.
+ * In Node 22.15 and newer, the binary replaces this process. In older versions, and in all versions under npx, the binary is a child
+ * process: this process forwards signals, and ends with the child's exit code or signal.
  */
 import { spawn } from "node:child_process";
 import { constants } from "node:os";
@@ -55,15 +55,15 @@ function runAsChild(binary: string, args: readonly string[], env: NodeJS.Process
     clearInterval(parentCheck);
     if (signal === null) process.exit(code ?? 1);
     for (const forwarded of FORWARDED_SIGNALS) process.off(forwarded, forward);
-    // The exit code is for signals that do not end this process.
+    // The exit code applies if the signal does not end this process.
     process.exitCode = 128 + constants.signals[signal];
     process.kill(process.pid, signal);
   });
 }
 
 /**
- * npx starts a shell that starts the launcher, and passes SIGTERM and SIGINT on to the shell only. dash, the `sh` of Debian and Ubuntu,
- * ends by the signal and leaves its child running. The launcher therefore stops the binary when its parent process is gone.
+ * npx starts a shell that starts the launcher, and forwards SIGTERM and SIGINT to the shell only. dash, the `sh` of Debian and Ubuntu,
+ * is killed by the signal and leaves its child running. So the launcher stops the binary when its own parent process has ended.
  */
 function stopWithParent(stop: () => void): NodeJS.Timeout {
   const parent = process.ppid;

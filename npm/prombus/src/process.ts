@@ -1,4 +1,4 @@
-/** One run of `prombus serve` as a child process: from its start, through its banner, to its exit. */
+/** One run of `prombus serve` as a child process: starts it, reads its banner, and waits for its exit. */
 import { type ChildProcessByStdio, spawn } from "node:child_process";
 import { once } from "node:events";
 import type { Socket } from "node:net";
@@ -20,7 +20,7 @@ export interface ProcessOptions {
 type Child = ChildProcessByStdio<null, Readable, Readable>;
 
 interface Banner {
-  /** `host:port` as bound. */
+  /** The address that the server listens on, as `host:port`. */
   readonly address: string;
   readonly url: string;
   readonly httpUrl: string;
@@ -68,7 +68,7 @@ export class ServerProcess implements Banner {
     return new ServerProcess(child, pid, banner, () => output.text(), exited);
   }
 
-  /** Sends the signal, and SIGKILL after `timeoutMs`. Only waits if the server has ended or got the same signal before. */
+  /** Sends the signal, unless it was sent before, and waits for the exit. Sends SIGKILL after `timeoutMs`. */
   async stop(signal: StopSignal, timeoutMs: number): Promise<ServerExit> {
     setReferenced(this.#child, true);
     if (this.#sentSignal !== signal) {
@@ -98,7 +98,7 @@ function readBanner(child: Child, output: OutputTail, timeoutMs: number): Promis
       child.once("exit", () => fail("start_timeout", `was not ready after ${timeoutMs} ms`));
       child.kill("SIGKILL");
     }, timeoutMs);
-    // Unlike "exit", "close" comes after all output was read.
+    // Unlike "exit", "close" is emitted after all output has been read.
     const onClose = (code: number | null, signal: string | null): void => {
       fail("start_failed", `ended before it was ready (${signal ?? `exit code ${code}`})`);
     };
@@ -125,7 +125,7 @@ function parseBanner(stdout: string): Banner | undefined {
   return { address, url: `${scheme}://${host}`, httpUrl: `${scheme === "wss" ? "https" : "http"}://${host}` };
 }
 
-/** Whether the child and its pipes keep the event loop of this process alive. */
+/** Sets whether the child and its pipes keep the event loop of this process alive. */
 function setReferenced(child: Child, isReferenced: boolean): void {
   for (const handle of [child, child.stdout as Socket, child.stderr as Socket]) {
     if (isReferenced) handle.ref();

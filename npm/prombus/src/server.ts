@@ -1,5 +1,5 @@
 /// <reference lib="esnext.disposable" preserve="true" />
-/** `startServer`: a prombus server for tests, on a free port and with a data folder of its own. */
+/** `startServer`: starts a prombus server for tests, on a free port and with its own data folder. */
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
@@ -50,19 +50,19 @@ export interface PrombusServer extends AsyncDisposable {
   output(): string;
   /** Ends the server (default: SIGTERM) and removes its data folder if that is a temporary one. */
   stop(signal?: StopSignal): Promise<ServerExit>;
-  /** Ends the server with SIGKILL, as a crash would. Keeps the data folder: `restart()` recovers from it. */
+  /** Ends the server with SIGKILL, like a crash. Keeps the data folder, from which `restart()` recovers. */
   kill(): Promise<ServerExit>;
-  /** Stops the server with SIGTERM if it runs, and starts it on the same address and data folder. */
+  /** Stops the server with SIGTERM if it is running, and starts it with the same address and data folder. */
   restart(): Promise<void>;
 }
 
 const DEFAULT_TIMEOUT_MS = 15_000;
 
 /**
- * Starts a server and returns when it accepts connections. It ends at the latest when this process ends, and does not keep
+ * Starts a server and returns when it accepts connections. The server ends at the latest when this process ends, and does not keep
  * this process running.
  *
- * @throws LaunchError when there is no binary, or the server does not start; the message contains the server's output
+ * @throws LaunchError if the binary is not found or the server does not start; the message contains the server's output
  */
 export async function startServer(options: StartServerOptions = {}): Promise<PrombusServer> {
   const binary = options.binary === undefined ? binaryPath() : checkBinary(options.binary, "binary");
@@ -90,7 +90,7 @@ export async function startServer(options: StartServerOptions = {}): Promise<Pro
 interface Settings {
   readonly binary: string;
   readonly dataFolder: string;
-  /** `dataFolder` if it was made here. */
+  /** `dataFolder` if `startServer` created it. */
   readonly temporaryFolder: string | undefined;
   readonly args: readonly string[];
   readonly env: NodeJS.ProcessEnv;
@@ -100,9 +100,9 @@ interface Settings {
 
 class Server implements PrombusServer {
   readonly #settings: Settings;
-  /** The address that the first start bound: `restart()` binds it again. */
+  /** The address of the first start, which `restart()` uses again. */
   readonly #address: string;
-  /** Ends the removal of the temporary folder at exit: it is removed already. */
+  /** Called after the temporary folder was removed, so that it is not removed again at exit. */
   readonly #folderRemoved: () => void;
   #process: ServerProcess;
   #isStopped = false;
@@ -172,7 +172,7 @@ function startProcess(settings: Settings, listen: string): Promise<ServerProcess
   });
 }
 
-/** The environment of this process without the variables that configure a server, and with those of the options. */
+/** The environment of this process without the variables that configure a server, plus those of the options. */
 function serverEnvironment(options: StartServerOptions): NodeJS.ProcessEnv {
   const inherited = Object.entries(process.env).filter(([name]) => !/^(PROMBUS_|WS_|HTTP_PORT$)/.test(name));
   return {

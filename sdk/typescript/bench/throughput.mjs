@@ -1,6 +1,6 @@
-// Publishing with 1,000 in flight and consuming with acks: this client beside plain `ws` that moves the same frames, in turn,
-// against the same server. Plain `ws` is given its frames ready-made and parses only what it must; the ratio is the price of
-// promises, ids, resends and leases.
+// Compares this client with plain `ws` sending the same frames to the same server: publishing with 1,000 in flight, and consuming with
+// acks. The runs alternate. Plain `ws` sends prebuilt frames and parses as little as possible, so the ratio shows the cost of promises,
+// ids, resends and leases.
 //
 //   npm run build && node bench/throughput.mjs [--binary ../../target/release/prombus] [--count 100000] [--rounds 3]
 import { spawn } from "node:child_process";
@@ -16,7 +16,7 @@ const { values } = parseArgs({
     binary: { type: "string", default: join(import.meta.dirname, "../../../target/release/prombus") },
     count: { type: "string", default: "100000" },
     rounds: { type: "string", default: "3" },
-    /** Fails if a ratio is lower. */
+    /** The exit code is 1 if a ratio is lower. */
     least: { type: "string", default: "0" },
   },
 });
@@ -37,7 +37,7 @@ const url = await new Promise((found, failed) => {
   });
 });
 
-/** Events per second of `count` events that `run` moves. */
+/** Runs `run`, which sends or receives `COUNT` events, and returns events per second. */
 async function rate(run) {
   const startedAt = performance.now();
   await run();
@@ -121,7 +121,7 @@ async function consumeClient(topic, group) {
 const median = (list) => list.toSorted((a, b) => a - b)[Math.floor(list.length / 2)];
 const rates = { publish: { plain: [], client: [] }, consume: { plain: [], client: [] } };
 for (let round = 0; round < Number(values.rounds); round += 1) {
-  // In turn, and the first one changes, so that neither always has the warmer machine.
+  // The order alternates between rounds, so that neither side always runs on the warmer machine.
   const order = round % 2 === 0 ? ["plain", "client"] : ["client", "plain"];
   for (const who of order) {
     rates.publish[who].push(await (who === "plain" ? publishPlain : publishClient)(`bench.${who}.${round}`));

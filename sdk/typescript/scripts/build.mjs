@@ -1,5 +1,5 @@
-// Builds dist/esm and dist/cjs: the same sources, compiled twice. Each folder says how Node must read it. dist/browser is dist/esm
-// without what only Node needs.
+// Builds dist/esm and dist/cjs: the same sources, compiled twice. The package.json in each folder tells Node the module format.
+// dist/browser is dist/esm without the code for Node.
 import { execFileSync } from "node:child_process";
 import { cpSync, mkdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";

@@ -2,9 +2,9 @@
 //
 //   npm run build && npm run size        `--analyze` also prints the bytes of each file
 //
-// The limit is for what a page gets that imports the client and its errors. The helpers of the main entry (exactly once, outbox,
-// projector, token bucket) come on top of that only where they are used: the package has no side effects, so bundlers leave out
-// what is not imported.
+// The limit applies to a page that imports the client and its errors. The helpers of the main entry point (exactly once, outbox,
+// projector, token bucket) add to that only where they are used: the package has no side effects, so bundlers leave out modules
+// that are not imported.
 import { analyzeMetafile, build } from "esbuild";
 import { existsSync, readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
@@ -20,7 +20,7 @@ const CLIENT = `export {
 const root = join(dirname(fileURLToPath(import.meta.url)), "..");
 const { exports, peerDependencies } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
 if (!existsSync(join(root, "dist/browser/index.js"))) {
-  console.error("there is no dist: run `npm run build` first");
+  console.error("dist does not exist: run `npm run build` first");
   process.exit(1);
 }
 
@@ -33,7 +33,7 @@ async function measure(contents) {
     format: "esm",
     platform: "browser",
     target: "es2022",
-    // Optional peers are the application's own.
+    // The application brings optional peer dependencies itself.
     external: [...Object.keys(peerDependencies), "node:*"],
     metafile: true,
     write: false,

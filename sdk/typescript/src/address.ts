@@ -1,4 +1,4 @@
-/** Where a server is: one address for WebSocket and HTTP. */
+/** The address of a server: one address for WebSocket and HTTP. */
 import { PrombusError } from "./errors.js";
 
 const DEFAULT_PORT = ":8090";
@@ -11,8 +11,8 @@ export interface Address {
 }
 
 /**
- * Reads an address. `ws://`, `wss://`, `http://` and `https://` name the same places, and without a scheme `ws://` applies. A
- * path is kept as a prefix for servers behind a proxy; `/ws` at its end is removed.
+ * Parses a server URL. `ws://` and `http://` are equivalent, and so are `wss://` and `https://`; the default is `ws://`. A path
+ * is kept as a prefix, for servers behind a proxy; `/ws` at its end is removed.
  */
 export function parseAddress(text: string): Address {
   const [, tls, host, path = ""] = /^(?:(?:ws|http)(s?):\/\/)?([^/?#@\s]+)(\/[^?#\s]*)?$/i.exec(text.trim()) ?? [];
@@ -26,16 +26,16 @@ export function parseAddress(text: string): Address {
     isUrl = false;
   }
   if (!isUrl) {
-    // The text is not repeated: it may contain a secret.
+    // The error does not contain the URL: it may contain a secret.
     throw new PrombusError(
       "bad_url",
-      "not the address of a server: expected one such as ws://127.0.0.1:8090, and tokens as `token`",
+      "not a server URL: expected e.g. ws://127.0.0.1:8090; pass a token as `token`",
     );
   }
   return { ws: `${http.replace("http", "ws")}/ws`, http };
 }
 
-/** For errors: browsers do not tell a page why it cannot connect, e.g. that the server refuses its origin. */
+/** A hint for error messages in pages: browsers do not tell a page that the server refused its origin. */
 export function originHint(): string {
   return typeof location === "object" && location.origin !== "null"
     ? ` (does http.cors_origins of the server list ${location.origin}?)`

@@ -1,4 +1,4 @@
-/** Waiting longer after each failure, with jitter, so that clients do not return all at once. */
+/** Exponential backoff with jitter, so that clients do not reconnect all at once. */
 import type { Millis } from "./types.js";
 
 export class Backoff {

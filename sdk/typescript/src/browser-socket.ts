@@ -1,4 +1,4 @@
-/** In browsers: the WebSocket is there, and nothing can be done about its writes. */
+/** Replaces `node-socket.ts` in browsers, which have a WebSocket and no control over its writes. */
 import type { WebSocketConstructor } from "./socket.js";
 
 export function findWebSocket(): WebSocketConstructor {

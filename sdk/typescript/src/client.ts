@@ -1,5 +1,5 @@
 /// <reference lib="esnext.disposable" preserve="true" />
-/** The client: one server, one WebSocket that is kept up, and the HTTP routes beside it. */
+/** The client of one server: keeps one WebSocket connection open, and uses the server's HTTP routes. */
 import { type Address, parseAddress } from "./address.js";
 import { type ClientEvents, Connection, type ConnectionOptions, type ConnectionState } from "./connection.js";
 import { Consumer } from "./consumer.js";
@@ -29,7 +29,7 @@ export interface ConnectOptions<S extends Schemas = Schemas> extends ConnectionO
   topics?: S | undefined;
   /** Tracing, e.g. `openTelemetry()` of `@prombus/client/opentelemetry`. */
   telemetry?: Telemetry | undefined;
-  /** A `fetch` in place of the runtime's own. */
+  /** A `fetch` to use instead of the runtime's own. */
   fetch?: typeof fetch | undefined;
 }
 
@@ -37,19 +37,19 @@ export interface ConnectOptions<S extends Schemas = Schemas> extends ConnectionO
 export interface PublishRecord<P = unknown> extends PublishOptions {
   topic: string;
   payload: P;
-  /** Options as in `publish`; those beside it are the same. */
+  /** The options of `publish`. They can also be fields of the record itself; `opts` takes precedence. */
   opts?: PublishOptions | undefined;
 }
 
-/** Records of the topics of a client. */
+/** The records that a client with the topics `In` can publish. */
 export type PublishRecordOf<In> = { [K in TopicOf<In>]: PublishRecord<In[K]> & { topic: K } }[TopicOf<In>];
 
 const CLOSE_TIMEOUT_MS = 30_000;
 const READY_TIMEOUT_MS = 30_000;
 
 /**
- * Connects to a server. Returns at once and connects in the background: calls wait for the connection. `ready()` tells whether
- * that works.
+ * Connects to a server. Returns at once and connects in the background: calls wait for the connection. `ready()` rejects if the
+ * connection fails.
  *
  * ```ts
  * const bus = connect("ws://127.0.0.1:8090");
@@ -67,14 +67,14 @@ export function connect(url: string, options: ConnectOptions = {}): Client {
 }
 
 /**
- * A client of one server. `In` and `Out` are the payloads by topic, as they are published and as handlers receive them.
+ * A client of one server. `In` maps topics to the payload types that can be published, `Out` to those that handlers receive.
  *
  * ```ts
  * const bus: Client<{ "orders.new": Order }> = connect("ws://127.0.0.1:8090");
  * ```
  */
 export class Client<In extends object = TopicMap, Out extends object = In> {
-  /** For HTTP routes that have no method here. */
+  /** Sends requests to HTTP routes for which the client has no method. */
   readonly http: Http;
   readonly #address: Address;
   readonly #emitter = new Emitter<ClientEvents>();
@@ -106,7 +106,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
           for (const member of this.#members.values()) member.lost();
         },
         event: (frame) => this.#members.get(memberKey(frame.topic, frame.group))?.event(frame),
-        unasked: (error) => this.#unasked(error),
+        error: (error) => this.#strayError(error),
         frameTooLarge: (error) => this.#publisher.frameTooLarge(error),
         closed: (error) => this.#end(error),
       },
@@ -120,12 +120,12 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
     return this.#connection.state;
   }
 
-  /** Publishes that wait for an answer. */
+  /** The number of unanswered publishes. */
   get pendingPublishes(): number {
     return this.#publisher.pending;
   }
 
-  /** Adds a listener for a change of state, or for an error that no call reports; the function that it returns removes it. */
+  /** Adds a listener for state changes, or for errors that no call can report. Returns a function that removes the listener. */
   on<K extends keyof ClientEvents>(name: K, listener: (value: ClientEvents[K]) => void): () => void {
     return this.#emitter.on(name, listener);
   }
@@ -161,16 +161,17 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
   }
 
   /**
-   * Publishes an event; resolves when it is durable. It has an id from the start, so it is sent again after a reconnect and
-   * stored once. `idempotencyKey` does the same for business ids: two publishes with the same key are one event.
+   * Publishes an event; resolves when the event is durable. Every publish has an id, so it can be sent again after a reconnect
+   * and is stored once. `idempotencyKey` does the same for business ids: two publishes with the same key are one event.
    *
-   * Rate limits, a full disk and an unavailable server are waited out, up to `timeoutMs`. A refused publish may let later ones
-   * pass it: await each publish where order matters more than speed. While `maxQueued` publishes wait for an answer, another one
-   * is rejected with `queue_full`: await earlier ones, use `publishMany`, or wait for `whenWritable()`.
+   * Waits and retries on a rate limit, a full disk and an unavailable server, for up to `timeoutMs`. Later publishes may be stored
+   * before one that is retried: await each publish where order matters more than speed. While `maxQueued` publishes are
+   * unanswered, a further publish is rejected with `queue_full`: await earlier ones, use `publishMany`, or wait for
+   * `whenWritable()`.
    */
   async publish<K extends TopicOf<In>>(topic: K, payload: In[K], options: PublishOptions = {}): Promise<PublishResult> {
     const valid = this.#schemas === undefined ? undefined : validate(this.#schemas, topic, payload);
-    // Without waiting, so that publishes keep the order of their calls.
+    // Awaiting only real promises keeps publishes in the order of the calls.
     if (valid instanceof Promise) await valid;
     return this.#publishValid(topic, payload, options);
   }
@@ -182,8 +183,9 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
   }
 
   /**
-   * Publishes many events and takes from `payloads` or `records` only what there is room for, so that a stream of any length
-   * takes bounded memory besides the results. Rejects with the first error after all events that were sent are answered.
+   * Publishes many events. Takes the next item of `payloads` or `records` only when the queue has room, so a stream of any length
+   * needs bounded memory, apart from one result per event. If a publish fails, waits for the answers to all publishes that were
+   * sent and rejects with the first error.
    */
   publishMany<K extends TopicOf<In>>(
     topic: K,
@@ -204,7 +206,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
           ? { topic: first, payload: item, opts: shared }
           : (item as PublishRecord);
         await validate(this.#schemas, topic, payload);
-        // Others wait for the same room: look again after each wait.
+        // Other callers wait for the same room: check again after each wait.
         while (!hasFailed && !this.#publisher.isWritable) await this.#publisher.whenWritable();
         if (hasFailed) break;
         const answer = this.#publishValid(topic, payload, { ...options, ...opts });
@@ -217,22 +219,23 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
     return Promise.all(answers);
   }
 
-  /** Resolves when there is room for another publish. */
+  /** Resolves when the queue has room for another publish. */
   whenWritable(): Promise<void> {
     return this.#publisher.whenWritable();
   }
 
   /**
-   * Joins a group on a topic or pattern, and creates the group if it does not exist. Resolves when the server has confirmed.
+   * Joins a group on a topic or pattern, and creates the group if it does not exist. Resolves when the server has confirmed the
+   * subscription.
    *
-   * The handler gets one event at a time, or `concurrency` of them. Returning acks the event. Throwing nacks it with the error's
-   * message: it is redelivered after a backoff ({@link NackError} sets the delay), and goes to `dlq.<topic>` after
-   * `maxAttempts`, or at once with {@link RejectError}. Leases are extended while events are held here. `ctx.signal` aborts when
-   * the lease is lost.
+   * The handler runs for one event at a time, or for up to `concurrency` events. Returning acks the event. Throwing nacks it with
+   * the error's message: the event is redelivered after a backoff ({@link NackError} sets the delay), and goes to `dlq.<topic>`
+   * after `maxAttempts`, or at once with {@link RejectError}. The client extends the leases of the events that it holds.
+   * `ctx.signal` aborts when the lease is lost.
    *
-   * After a reconnect, an event that is still being handled adopts its new lease instead of running twice, and the result of
-   * a handler that ended meanwhile is sent when the event returns. Another member may have received the event in between:
-   * delivery is at least once.
+   * If an event is redelivered after a reconnect while its handler is still running, the handler continues with the new lease and
+   * does not run twice. The result of a handler that ended in the meantime is sent when the event is redelivered. Another member
+   * may have received the event in the meantime: delivery is at least once.
    */
   async subscribe<P extends SubscriptionOf<Out>, T extends PayloadOf<Out, P> = PayloadOf<Out, P>>(
     topic: P,
@@ -250,7 +253,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
   }
 
   /**
-   * The events of a group as an async iterator; the caller settles each with `ack()` or `nack()`.
+   * Returns the events of a group as an async iterator; the caller settles each one with `ack()` or `nack()`.
    *
    * ```ts
    * for await (const delivery of bus.consume("orders.new", "billing")) {
@@ -267,7 +270,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
     return consumer;
   }
 
-  /** How far a group is; null if there is no such group. */
+  /** The position of a group; null if the group does not exist. */
   async cursor(topic: string, group: string): Promise<CursorPosition | null> {
     return (await this.#request({ op: "CURSOR", topic, group })).cursor ?? null;
   }
@@ -275,7 +278,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
   /** Moves a group. All its leases become void. */
   async seek(topic: string, group: string, to: Start): Promise<CursorPosition> {
     const member = this.#members.get(memberKey(topic, group));
-    // With the OK, before the frames that follow it: they may deliver the same events again.
+    // Runs before the frames that follow the OK: they may deliver the same events again.
     return (await this.#request({ op: "SEEK", topic, group, to }, () => member?.forgetHeld())).cursor ?? { topic };
   }
 
@@ -288,17 +291,17 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
     await this.#member(topic, group).pause(false);
   }
 
-  /** The events of a topic or pattern, page by page, up to the newest. */
+  /** The stored events of a topic or pattern, requested in pages. */
   replay<P extends SubscriptionOf<Out>>(topic: P, options?: ReplayOptions): AsyncIterableIterator<StoredEvent<PayloadOf<In, P>>> {
     return replay(this.http, topic, options);
   }
 
-  /** All events of a topic or pattern as one stream, in constant memory. A stream that breaks off is an error. */
+  /** All events of a topic or pattern as one stream, in constant memory. Throws if the stream is cut off. */
   export<P extends SubscriptionOf<Out>>(topic: P, options?: ExportOptions): AsyncIterableIterator<StoredEvent<PayloadOf<In, P>>> {
     return exportEvents(this.http, topic, options);
   }
 
-  /** The same as NDJSON bytes, e.g. for a file. */
+  /** Like `export`, as NDJSON bytes, e.g. for a file. */
   exportStream(topic: SubscriptionOf<Out>, options?: ExportOptions): Promise<ReadableStream<Uint8Array>> {
     return exportStream(this.http, topic, options);
   }
@@ -308,12 +311,12 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
     return last(this.http, topic, n);
   }
 
-  /** New events of a topic or pattern as they come, without a group. It continues without a gap after a reconnect. */
+  /** New events of a topic or pattern as they are published, without a group. Resumes without a gap after a reconnect. */
   tail<P extends SubscriptionOf<Out>>(topic: P, options?: TailOptions): AsyncIterableIterator<StoredEvent<PayloadOf<In, P>>> {
     return tail(this.http, topic, options);
   }
 
-  /** An address for `new EventSource(…)`, which cannot send a token. */
+  /** A URL with a ticket for `new EventSource(…)`, which cannot send a token. */
   ticketUrl(topic: SubscriptionOf<Out>, options?: TailOptions): Promise<string> {
     return ticketUrl(this.http, topic, options);
   }
@@ -334,8 +337,8 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
   }
 
   /**
-   * Ends the client after running handlers have settled their events and publishes are answered, at most `timeoutMs` (default
-   * 30,000) later. Publishes without an answer then reject with `closed`.
+   * Waits until running handlers have settled their events and publishes are answered, for at most `timeoutMs` (default 30,000),
+   * then closes the client. Publishes that are still unanswered reject with `closed`.
    */
   close(options: { timeoutMs?: Millis } = {}): Promise<void> {
     this.#closing ??= this.#close(options.timeoutMs ?? CLOSE_TIMEOUT_MS);
@@ -347,10 +350,10 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
   }
 
   async #close(timeoutMs: Millis): Promise<void> {
-    // The end of the connection ends everything that is waited for here.
+    // Closing the connection ends the waits below.
     const late = setTimeout(() => void this.#connection.close(), timeoutMs);
     await Promise.all([...this.#members.values()].map((member) => member.drain(timeoutMs)));
-    // Handlers that have ended now may have published.
+    // Waits for publishes last: handlers may have published while they were drained.
     await this.#publisher.whenIdle();
     clearTimeout(late);
     await this.#connection.close();
@@ -364,7 +367,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
     this.#ended.abort(error);
   }
 
-  /** A request that waits for a connection and is repeated when the connection breaks. */
+  /** Sends a request when there is a connection, and repeats it if the connection breaks. */
   async #request(frame: Record<string, unknown>, onOk?: () => void): ReturnType<Connection["request"]> {
     const until = Date.now() + READY_TIMEOUT_MS;
     for (;;) {
@@ -377,8 +380,8 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
     }
   }
 
-  #unasked(error: PrombusError): void {
-    // It may have ended a subscription; the frame does not say which one.
+  #strayError(error: PrombusError): void {
+    // The error may have ended a subscription; the frame does not say which one.
     for (const member of [...this.#members.values()]) void member.probe(error);
     if (error.code !== "not_subscribed" && error.code !== "forbidden") this.#emitter.emit("error", error);
   }

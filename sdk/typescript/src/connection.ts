@@ -1,6 +1,6 @@
 /**
  * The connection to the server: a state machine that connects, authenticates, checks that the server is alive, and connects
- * again after a failure. Answers find their waiter by `corr`, which is unique over the life of the client.
+ * again after a failure. An answer is matched to its waiter by `corr`, which is unique over the life of the client.
  */
 import { originHint } from "./address.js";
 import { Backoff } from "./backoff.js";
@@ -12,7 +12,7 @@ import { Socket, type WebSocketConstructor } from "./socket.js";
 import { MAX_DELAY_MS, refreshDelay, type Token } from "./token.js";
 import type { Millis } from "./types.js";
 
-/** `connecting` until the first connection is up, `reconnecting` after one was lost, `closed` for good. */
+/** `connecting` before the first connection, `reconnecting` after a connection failed or was lost, `closed` for good. */
 export type ConnectionState = "connecting" | "connected" | "reconnecting" | "closed";
 
 /** The events of a client. */
@@ -21,9 +21,9 @@ export interface ClientEvents {
   connected: { url: string };
   /** The connection is down; the next attempt follows after `delayMs`. */
   reconnecting: { attempt: number; delayMs: Millis; error: PrombusError };
-  /** Nothing works any more: `close()` was called, or the server refused the token for good. */
+  /** The client has stopped for good: `close()` was called, or `error` is the reason, e.g. the server refused the token. */
   closed: { error?: PrombusError };
-  /** Something failed that no call reports, e.g. a subscription that the server ended. */
+  /** A failure that no call can report, e.g. the server ended a subscription. */
   error: PrombusError;
   /** A handler threw; its event is nacked. */
   nack: { error: unknown; topic: string; group: string; id: string; attempt: number };
@@ -31,26 +31,26 @@ export interface ClientEvents {
 
 /** How the client connects. */
 export interface ConnectionOptions {
-  /** A token, or a function that gets one: it is called for each connection, and before a JWT expires. */
+  /** A token, or a function that returns one: it is called for each connection and HTTP request, and before a JWT expires. */
   token?: Token | undefined;
   /** Connects again after a failure; default true. */
   reconnect?: boolean | undefined;
-  /** Waits between attempts to connect, doubling from `minMs` (100) to `maxMs` (5,000), with jitter. */
+  /** The wait between attempts to connect doubles from `minMs` (100) to `maxMs` (5,000), with jitter. */
   backoff?: { minMs?: Millis; maxMs?: Millis } | undefined;
-  /** Checks the connection after this time without a message, and gives it up after the same time without an answer; default 10,000. */
+  /** Checks the connection after this time without a frame, and drops it after the same time without an answer; default 10,000. */
   heartbeatMs?: Millis | undefined;
-  /** A WebSocket class in place of the runtime's own. */
+  /** A WebSocket class to use instead of the runtime's own. */
   WebSocket?: WebSocketConstructor | undefined;
 }
 
-/** What the other parts do when the connection comes and goes. */
+/** The callbacks of a connection. */
 export interface ConnectionUser {
   connected(): void;
-  /** Called after all waiters were told. */
+  /** Called after all waiters have been notified. */
   lost(): void;
   event(frame: EventFrame): void;
-  /** An ERR that answers no frame with `corr`. */
-  unasked(error: PrombusError): void;
+  /** An ERR without `corr`: it is not the answer to a request. */
+  error(error: PrombusError): void;
   /** The server refused a frame because of its size and closed the connection. */
   frameTooLarge(error: PrombusError): void;
   closed(error: PrombusError): void;
@@ -59,7 +59,7 @@ export interface ConnectionUser {
 /** A server that accepted the connection has this long to answer AUTH. */
 const OPEN_TIMEOUT_MS = 10_000;
 const CLOSE_TIMEOUT_MS = 1_000;
-/** Refusals of tokens from a function before they count as final: the first ones may have expired on the way. */
+/** After this number of refused tokens from a function, the client gives up. A single one may have expired on the way. */
 const MAX_REFUSALS = 3;
 const FRAME_TOO_LARGE = 1009;
 /** The connection could not be opened, or broke without a close frame. */
@@ -102,7 +102,7 @@ export class Connection {
     return this.#state;
   }
 
-  /** Rises with each connection: a lease belongs to the connection that it came over. */
+  /** Incremented with each connection. A lease is valid only on the connection that delivered it. */
   get epoch(): number {
     return this.#epoch;
   }
@@ -116,25 +116,25 @@ export class Connection {
     return ++this.#corr;
   }
 
-  /** Sends a frame whose answer goes to `waiter`. Only while connected. */
+  /** Sends a frame whose answer goes to `waiter`. Must be connected. */
   sendFor(corr: number, text: string, waiter: Waiter): void {
     this.#waiters.set(corr, waiter);
     this.#socket?.send(text);
   }
 
-  /** Sends a frame that is answered only on error. Only while connected. */
+  /** Sends a frame that the server answers only on error. Must be connected. */
   send(text: string): void {
     this.#socket?.send(text);
   }
 
-  /** Sends a frame and waits for its answer. Rejects with `connection_lost` if the connection is or goes down. */
+  /** Sends a frame and waits for its answer. Rejects with `connection_lost` if there is no connection or it breaks. */
   request(frame: Record<string, unknown>, onOk?: () => void): Promise<OkFrame> {
     if (this.#state === "closed") return Promise.reject(new ClosedError());
     if (this.#state !== "connected") return Promise.reject(this.#lost());
     return this.#ask(frame, onOk);
   }
 
-  /** Ends the connection for good: with a close frame, so that leases go back without counting as an attempt. */
+  /** Ends the connection for good. Sends a close frame, so that returned leases do not count as an attempt. */
   close(): Promise<void> {
     this.#closing ??= this.#close();
     return this.#closing;
@@ -189,7 +189,7 @@ export class Connection {
     } catch (thrown) {
       return this.#retry(new ConnectionError(`cannot get a token: ${messageOf(thrown)}`, thrown));
     }
-    // `close()` may have been called meanwhile.
+    // `close()` may have been called in the meantime.
     if (this.state === "closed") return;
     this.#timer = setTimeout(() => this.#socket?.abandon("no answer to AUTH in time"), OPEN_TIMEOUT_MS);
     try {
@@ -203,7 +203,7 @@ export class Connection {
     }
   }
 
-  /** A token for AUTH and HTTP; an empty one where none is configured. */
+  /** The token for AUTH and HTTP; empty if none is configured. */
   async token(): Promise<string> {
     const { token } = this.#options;
     return typeof token === "function" ? await token() : token ?? "";
@@ -215,7 +215,7 @@ export class Connection {
     } catch (thrown) {
       const error = thrown as PrombusError;
       if (!(error instanceof AuthError)) {
-        // After a lost connection there is nothing to abandon, and `#ended` has been called.
+        // If the connection was lost, `#ended` has been called and there is nothing to abandon.
         if (error.code !== "connection_lost") this.#socket?.abandon(error.message);
         return;
       }
@@ -225,7 +225,7 @@ export class Connection {
       else this.#socket?.abandon(error.message);
       return;
     }
-    // `close()` may have been called meanwhile.
+    // `close()` may have been called in the meantime.
     if (this.#onSocketEnd !== undefined) return;
     clearTimeout(this.#timer);
     this.#refusals = 0;
@@ -245,8 +245,8 @@ export class Connection {
     try {
       this.#dispatch(JSON.parse(text) as ServerFrame);
     } catch {
-      // What follows cannot be trusted either. Unanswered publishes are sent again over a new connection.
-      this.#socket?.abandon("not a frame");
+      // The frames that follow cannot be trusted either. A new connection resends unanswered publishes.
+      this.#socket?.abandon("invalid frame");
     }
   }
 
@@ -254,7 +254,7 @@ export class Connection {
     if (frame.op === "EVENT") return this.#user.event(frame);
     if (frame.op !== "OK" && frame.op !== "ERR") return;
     if (frame.corr === undefined || frame.corr === null) {
-      if (frame.op === "ERR") this.#unasked(frame);
+      if (frame.op === "ERR") this.#strayError(frame);
       return;
     }
     const waiter = this.#waiters.get(frame.corr);
@@ -264,29 +264,29 @@ export class Connection {
     else waiter.err(frame);
   }
 
-  #unasked(frame: ErrFrame): void {
+  #strayError(frame: ErrFrame): void {
     const error = asError(frame);
-    // The close that follows says no more than its code. These two are about a subscription.
+    // A close that follows has only a code, so this error is kept as its reason. These two codes concern a subscription only.
     if (error.code !== "not_subscribed" && error.code !== "forbidden") this.#lastError = error;
-    this.#user.unasked(error);
+    this.#user.error(error);
   }
 
   #ended(code: number, reason: string): void {
-    // An ERR of this connection; a ConnectionError is the end of an earlier one.
-    const said = this.#lastError instanceof ConnectionError ? undefined : this.#lastError;
+    // An ERR that this connection received; a ConnectionError describes the end of an earlier connection.
+    const receivedError = this.#lastError instanceof ConnectionError ? undefined : this.#lastError;
     this.#socket = undefined;
     this.#stopTimers();
     const onSocketEnd = this.#onSocketEnd;
     if (code === FRAME_TOO_LARGE) {
-      this.#user.frameTooLarge(serverError("too_large", said?.message || reason || "a frame is too large"));
+      this.#user.frameTooLarge(serverError("too_large", receivedError?.message || reason || "a frame is too large"));
     }
     this.#loseWaiters();
     if (this.#state === "closed" || onSocketEnd !== undefined) {
       onSocketEnd?.();
       return;
     }
-    const why = reason || said?.message || `close code ${code}${code === ABNORMAL ? originHint() : ""}`;
-    this.#retry(new ConnectionError(`the connection to ${this.#url} ended: ${why}`, said));
+    const why = reason || receivedError?.message || `close code ${code}${code === ABNORMAL ? originHint() : ""}`;
+    this.#retry(new ConnectionError(`the connection to ${this.#url} ended: ${why}`, receivedError));
   }
 
   #loseWaiters(): void {
@@ -302,7 +302,7 @@ export class Connection {
     if (this.#state === "closed") return;
     if (this.#options.reconnect === false) return this.#finish(error);
     this.#state = "reconnecting";
-    // A server that accepts connections and breaks them at once must not be asked again at once.
+    // The backoff is kept if the connection broke soon, so that a server that breaks every connection gets growing delays.
     if (this.#upSince !== undefined && Date.now() - this.#upSince >= this.#delayMs) this.#backoff.reset();
     this.#upSince = undefined;
     const delayMs = this.#backoff.next();
@@ -326,9 +326,9 @@ export class Connection {
   }
 
   /**
-   * Browsers cannot send pings, so the client repeats AUTH when it has heard nothing for a while: it is cheap, and the server
-   * answers it in every state. Any frame counts as an answer. Several short waits instead of one long wait: after a handler has
-   * blocked the thread, messages that arrived meanwhile are read before the next wait ends.
+   * Browsers cannot send pings, so the client repeats AUTH when no frame has arrived for `heartbeatMs`: AUTH is cheap, and the
+   * server answers it in every state. Any frame counts as an answer. There are several short waits instead of one long wait: after
+   * a handler has blocked the thread, messages that arrived in the meantime are read before the next wait ends.
    */
   #startHeartbeat(): void {
     const { heartbeatMs = 10_000 } = this.#options;
@@ -347,18 +347,18 @@ export class Connection {
   }
 
   async #probe(): Promise<void> {
-    // The answer to a new token is a sign of life as well, and the old one must not follow it.
+    // The answer to the new token's AUTH will show that the server is alive, and the old token must not be sent after it.
     if (this.#isRefreshing) return;
     const socket = this.#socket;
     try {
       await this.#ask({ op: "AUTH", token: this.#token });
     } catch (thrown) {
-      // A revoked token: a new connection finds out whether there is a better one.
+      // The token was revoked: reconnecting asks for a new one.
       if (thrown instanceof AuthError) socket?.abandon(thrown.message);
     }
   }
 
-  /** Replaces a token that expires, over the same connection. */
+  /** Schedules the replacement of a token that expires, over the same connection. */
   #scheduleRefresh(): void {
     if (typeof this.#options.token !== "function") return;
     const delay = refreshDelay(this.#token);
@@ -375,7 +375,7 @@ export class Connection {
       await this.#ask({ op: "AUTH", token });
       this.#token = token;
     } catch (thrown) {
-      // The next connection gets a new one anyway.
+      // The next connection gets a new token anyway.
       if (socket !== this.#socket) return;
       this.#emitter.emit("error", new AuthError("unauthorized", `cannot refresh the token: ${messageOf(thrown)}`, { cause: thrown }));
     }
@@ -384,7 +384,7 @@ export class Connection {
   }
 }
 
-/** The error that an ERR stands for. */
+/** Converts an ERR to an error. */
 export function asError(frame: ErrFrame): PrombusError {
   return serverError(frame.code, frame.msg, { retryAfterMs: frame.retry_after_ms });
 }

@@ -9,8 +9,8 @@ import { type Schemas, validate } from "./topics.js";
 import type { Delivery, Settlement, StoredEvent, SubscribeOptions } from "./types.js";
 
 /**
- * The events of a group, one by one. It joins the group at the first `next()`; leaving the loop leaves the group, and what is
- * not settled then goes to other members. Reconnects do not end it.
+ * The deliveries of a group as an async iterator. It joins the group at the first `next()`. Leaving the loop leaves the group, and
+ * unsettled events go to other members. Reconnects do not end the iterator.
  */
 export class Consumer<T = unknown> implements AsyncIterableIterator<Delivery<T>> {
   /** @internal */
@@ -52,7 +52,7 @@ export class Consumer<T = unknown> implements AsyncIterableIterator<Delivery<T>>
     }
   }
 
-  /** Leaves the group. Settle what is still needed before. */
+  /** Leaves the group. Unsettled events go to other members. */
   async close(): Promise<void> {
     await this.member.leave();
   }
@@ -78,7 +78,7 @@ export class Consumer<T = unknown> implements AsyncIterableIterator<Delivery<T>>
     return this.close();
   }
 
-  /** Only the caller knows whether it still has a delivery. Its signal has told it that it lost this one.
+  /** Only the caller knows whether it still works on a delivery. Its signal has told it that the lease is lost.
    * @internal */
   readonly takesLostAgain = true;
 
@@ -112,7 +112,7 @@ export class Consumer<T = unknown> implements AsyncIterableIterator<Delivery<T>>
     return new Promise((resolve, reject) => { this.#takers.push({ resolve, reject }); });
   }
 
-  /** An event that does not match its schema goes to the dead letters. */
+  /** Makes an event that does not match its schema a dead letter. */
   async #isValid(lease: Lease): Promise<boolean> {
     const { event } = lease;
     try {
@@ -125,11 +125,11 @@ export class Consumer<T = unknown> implements AsyncIterableIterator<Delivery<T>>
   }
 }
 
-/** One event, to be settled by the caller. */
+/** The delivery that the caller settles. */
 function deliveryOf<T>(member: Membership, lease: Lease): Delivery<T> {
   let settlement: Promise<Settlement> | undefined;
   lease.startedAt = Date.now();
-  /** The first verdict counts; later calls get its outcome. One that the server refused can be repeated. */
+  /** Only the first verdict is sent; later calls return its outcome. A verdict that the server refused can be repeated. */
   const settle = (verdict: Verdict): Promise<Settlement> => {
     if (settlement === undefined) {
       settlement = member.settleDurably(lease, verdict);

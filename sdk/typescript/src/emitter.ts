@@ -2,7 +2,7 @@
 export class Emitter<Events extends object> {
   readonly #listeners = new Map<keyof Events, Set<(value: never) => void>>();
 
-  /** Adds a listener; the function that it returns removes it. */
+  /** Adds a listener. Returns a function that removes the listener. */
   on<K extends keyof Events>(name: K, listener: (value: Events[K]) => void): () => void {
     const listeners = this.#listeners.get(name) ?? new Set();
     this.#listeners.set(name, listeners.add(listener));
@@ -20,7 +20,7 @@ export class Emitter<Events extends object> {
       try {
         (listener as (value: Events[K]) => void)(value);
       } catch (thrown) {
-        // A listener's mistake must not break the connection.
+        // A listener that throws must not break the connection.
         console.error("prombus: a listener failed", thrown);
       }
     }

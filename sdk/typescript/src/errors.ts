@@ -1,4 +1,4 @@
-/** Errors of the client. Every one is a {@link PrombusError} with a `code` for programs and a `message` for people. */
+/** Errors of the client: {@link PrombusError} with a `code` for programs and a `message` for people, and its subclasses. */
 import type { Millis } from "./types.js";
 
 /** Codes that the server sends; `docs/protocol.md` describes each. */
@@ -9,7 +9,7 @@ export type ServerErrorCode =
 
 /** Codes of errors that arise in the client itself. */
 export type ClientErrorCode =
-  /** The connection broke and the call does not outlive a connection. */
+  /** The connection broke during a call that the client does not repeat by itself. */
   | "connection_lost"
   /** The client was closed. */
   | "closed"
@@ -23,9 +23,9 @@ export type ClientErrorCode =
   | "invalid_payload"
   /** This runtime has no WebSocket. */
   | "no_websocket"
-  /** The URL does not name a server. */
+  /** The URL is not a server URL. */
   | "bad_url"
-  /** The answer is not one of a prombus server. */
+  /** The response is not from a prombus server. */
   | "bad_answer";
 
 /** All codes of {@link PrombusError}. */
@@ -35,7 +35,7 @@ const RETRYABLE: ReadonlySet<string> = new Set<ErrorCode>([
   "rate_limited", "storage_full", "unavailable", "connection_lost", "timeout", "queue_full",
 ]);
 
-/** What a {@link PrombusError} has besides its code and message. */
+/** Optional fields of a {@link PrombusError}. */
 export interface ErrorDetails {
   retryAfterMs?: Millis | undefined;
   /** HTTP status, if the answer came over HTTP. */
@@ -43,12 +43,12 @@ export interface ErrorDetails {
   cause?: unknown;
 }
 
-/** An error with a code. */
+/** The error class of the client. */
 export class PrombusError extends Error {
   override readonly name: string = "PrombusError";
-  /** For programs; never changes. Newer servers may send codes that this version does not list. */
+  /** For programs: codes are stable. Newer servers may send codes that this version does not list. */
   readonly code: ErrorCode;
-  /** When the server would accept the call, if it said so. */
+  /** The server asked to wait this long before the call is repeated. */
   declare readonly retryAfterMs?: Millis;
   /** HTTP status, if the answer came over HTTP. */
   declare readonly status?: number;
@@ -89,7 +89,7 @@ export class ClosedError extends PrombusError {
   }
 }
 
-/** One finding of a schema. */
+/** One problem that a schema found in a payload. */
 export interface ValidationIssue {
   readonly message: string;
   readonly path?: readonly (PropertyKey | { readonly key: PropertyKey })[] | undefined;
@@ -124,7 +124,7 @@ export class NackError extends Error {
   }
 }
 
-/** Thrown by a handler: gives the event up at once. It goes to `dlq.<topic>` with the message. */
+/** Thrown by a handler: gives the event up at once. The event goes to `dlq.<topic>` with the error's message. */
 export class RejectError extends Error {
   override readonly name: string = "RejectError";
 
@@ -133,8 +133,8 @@ export class RejectError extends Error {
   }
 }
 
-/** Whether the server may do later what it refused. With a good token it will: the connection gets one. */
-export function isPassing(error: PrombusError): boolean {
+/** Whether the server may accept the same call later. `unauthorized` is included: the connection will get a new token. */
+export function isTemporary(error: PrombusError): boolean {
   return error.isRetryable || error.code === "unauthorized";
 }
 
@@ -146,12 +146,12 @@ export function serverError(code: string, message: string, details: ErrorDetails
     case "forbidden":
       return new AuthError(code, message, details);
     default:
-      // A newer server may know more codes; programs get them as they are.
+      // A newer server may send further codes; they are passed on unchanged.
       return new PrombusError(code as ErrorCode, message, details);
   }
 }
 
-/** Any thrown value as a text. */
+/** The message of any thrown value. */
 export function messageOf(thrown: unknown): string {
   try {
     return thrown instanceof Error ? String(thrown.message || thrown.name) : String(thrown);

@@ -1,8 +1,8 @@
 /**
- * At least once with deduplication: a mark says that an event was handled, and a handled event is not handled again.
+ * At-least-once delivery with deduplication: handled events are marked in a store, and marked events are skipped.
  *
- * The order is handler, mark, ack. A crash between the handler's end and the mark repeats the handler, so its effect should do
- * no harm when repeated.
+ * The order is: run the handler, store the mark, ack. After a crash between the handler's end and the mark, the handler runs again, so
+ * repeating its effect must be harmless.
  */
 import type { EventRecord, Millis } from "./types.js";
 
@@ -14,10 +14,10 @@ export interface DedupeStore {
   mark(topic: string, group: string, id: string, ttlMs?: Millis): Promise<void>;
 }
 
-/** How long a mark lives: seven days. */
+/** How long a mark is kept by default: seven days. */
 export const DEDUPE_TTL_MS: Millis = 7 * 24 * 3_600_000;
 
-/** What {@link subscribeExactlyOnce} needs of a bus; the client and the sketch's `EventBus` have it. */
+/** The part of a bus that {@link subscribeExactlyOnce} uses; the client and the sketch's `EventBus` have it. */
 export interface SubscribableBus<Context, Options, Result> {
   subscribe(
     topic: string,
@@ -28,10 +28,10 @@ export interface SubscribableBus<Context, Options, Result> {
 }
 
 /**
- * Subscribes a handler that skips events which `store` has a mark for. Marks are kept by the event's own topic, the group and the
- * event's id, for `ttlMs` (seven days). If the subscription is not the event's own topic (a pattern), the group is written as
- * `<subscription>/<group>`: groups of one name on different subscriptions do not share marks. Resolves with what
- * `bus.subscribe` resolves with.
+ * Subscribes a handler and skips events that are marked in `store`. A mark consists of the event's topic, the group and the event's
+ * id, and is kept for `ttlMs` (seven days). If `topic` is not the event's own topic (it is a pattern), the group is written as
+ * `<topic>/<group>`, so that groups with the same name on different subscriptions do not share marks. Returns the result of
+ * `bus.subscribe`.
  */
 export function subscribeExactlyOnce<Context, Options, Result, T = unknown>(
   bus: SubscribableBus<Context, Options, Result>,
@@ -48,14 +48,14 @@ export function subscribeExactlyOnce<Context, Options, Result, T = unknown>(
     await handler(event as EventRecord<T>, ctx);
     await store.mark(event.topic, consumer, event.id, ttlMs);
   };
-  // The ack follows the mark, so the bus has to send it.
+  // `manualAck: false`: the bus must send the ack, after the handler has returned and the mark is stored.
   return bus.subscribe(topic, group, handleOnce, { ...rest, manualAck: false } as Options);
 }
 
-/** Marks in memory: bounded, and gone with the process. */
+/** Marks in memory: bounded, and lost when the process ends. */
 export class MemoryDedupe implements DedupeStore {
   readonly #capacity: number;
-  /** When each mark expires; in the order in which they were added. */
+  /** When each mark expires, in insertion order. */
   readonly #marks = new Map<string, Millis>();
 
   constructor(capacity = 100_000) {
@@ -87,7 +87,7 @@ export class MemoryDedupe implements DedupeStore {
   }
 }
 
-/** Names of topics and groups contain no space. */
+/** A unique key: names of topics and groups contain no spaces. */
 function key(topic: string, group: string, id: string): string {
   return `${topic} ${group} ${id}`;
 }

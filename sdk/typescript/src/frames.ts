@@ -23,7 +23,7 @@ export interface ErrFrame {
 
 export interface EventFrame {
   op: "EVENT";
-  /** The subscription as it was written: a topic or a pattern. */
+  /** The subscription's topic or pattern. */
   topic: string;
   group: string;
   event: StoredEvent;
@@ -38,7 +38,7 @@ export interface EventFrame {
 
 export type ServerFrame = OkFrame | ErrFrame | EventFrame;
 
-/** Somebody who waits for the answer to one frame. */
+/** The callbacks of a request that waits for its answer. */
 export interface Waiter {
   ok(frame: OkFrame): void;
   err(frame: ErrFrame): void;

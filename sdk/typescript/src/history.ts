@@ -1,4 +1,4 @@
-/** The history of topics: pages, exports, and live tails without a group. All of them take patterns, too. */
+/** Reads the history of topics and patterns: pages, exports, and live tails without a group. */
 import { Backoff } from "./backoff.js";
 import { ClosedError, ConnectionError, PrombusError, serverError } from "./errors.js";
 import { closedBy, type Exchange, type Http, parseJson, type Query } from "./http.js";
@@ -10,9 +10,9 @@ const RETRY_MS = 1_000;
 const MIN_RETRY_MS = 100;
 const MAX_RETRY_MS = 30_000;
 
-/** Where to start. `afterId` is the id of an event, or a position from a page or stream over a pattern. */
+/** Where to start. `afterId` is the id of an event, or a position that a page or stream of a pattern returned. */
 export interface StartOptions {
-  /** `"ts"` needs `ts`, `"afterId"` needs `afterId`. Without `from`, `afterId` or `ts` decides if it is there. */
+  /** `"ts"` needs `ts`, `"afterId"` needs `afterId`. If `from` is missing, `afterId` or else `ts` applies if given. */
   from?: "earliest" | "latest" | "ts" | "afterId" | { ts: TimeLike } | { afterId: string } | undefined;
   ts?: TimeLike | undefined;
   afterId?: string | undefined;
@@ -20,15 +20,15 @@ export interface StartOptions {
 
 /** Options of `replay`. */
 export interface ReplayOptions extends StartOptions, HistoryFilter {
-  /** Only events of this seq and later; of one topic. */
+  /** Only events with this seq or a higher one. Not for patterns. */
   fromSeq?: number | undefined;
   /** Only events of this time and earlier. */
   toTs?: TimeLike | undefined;
-  /** `"desc"` is newest first; of one topic. */
+  /** `"desc"` is newest first. Not for patterns. */
   order?: "asc" | "desc" | undefined;
-  /** Stops after this number of events. With `from: "latest"` it is the number of newest events, 1,000 unless given. */
+  /** Stops after this number of events. With `from: "latest"`: the number of newest events; default 1,000. */
   limit?: number | undefined;
-  /** Events that one request gets; default 1,000. */
+  /** Events per request; default 1,000. */
   pageSize?: number | undefined;
   signal?: AbortSignal | undefined;
 }
@@ -52,14 +52,14 @@ export interface TicketOptions extends StartOptions, HistoryFilter {
   signal?: AbortSignal | undefined;
 }
 
-/** Options of `tail`. It starts at `"latest"` unless told otherwise. */
+/** Options of `tail`. It starts at `"latest"` by default. */
 export interface TailOptions extends StartOptions, HistoryFilter {
   /** Called each time the stream is connected. */
   onOpen?: (() => void) | undefined;
-  /** Reconnects after this time in which the server sent nothing; default 45,000. */
+  /** Reconnects after this time without data from the server; default 45,000. */
   silenceMs?: Millis | undefined;
   signal?: AbortSignal | undefined;
-  /** @internal Resumes after events only, never at a position that the server sent before the first one. */
+  /** @internal Resumes only after an event, never at a position that the server sent before the first event. */
   resumeAfterEvents?: boolean | undefined;
 }
 
@@ -68,7 +68,7 @@ interface Page<T> {
   next: string | null;
 }
 
-/** The events that are stored now, page by page. A failed page ends it with an error. */
+/** The stored events, requested in pages. Throws if a page fails. */
 export async function* replay<T = unknown>(
   http: Http,
   topic: string,
@@ -100,7 +100,7 @@ export async function last<T = unknown>(
   return (await http.json<Page<T>>("GET", "/replay", { query, signal: options.signal })).events;
 }
 
-/** Streams all events in constant memory. A response that breaks off is an error. */
+/** Streams all events in constant memory. Throws if the response is cut off. */
 export async function* exportEvents<T = unknown>(
   http: Http,
   topic: string,
@@ -112,14 +112,14 @@ export async function* exportEvents<T = unknown>(
     for (let piece; (piece = await exchange.read());) {
       for (const line of lines.push(piece)) yield parseJson<StoredEvent<T>>(line, "/export");
     }
-    // Not every runtime reports a response that was cut.
+    // Not every runtime reports a response that was cut off.
     if (lines.rest !== "") throw new ConnectionError("/export: the response broke off");
   } finally {
     exchange.close();
   }
 }
 
-/** The bytes of an export, one event a line, e.g. for a file. The stream fails if the response breaks off. */
+/** The bytes of an export, one event per line, e.g. for a file. The stream fails if the response is cut off. */
 export async function exportStream(
   http: Http,
   topic: string,
@@ -129,9 +129,9 @@ export async function exportStream(
 }
 
 /**
- * The events of a topic or pattern as they are published. It has no group: nothing is acked. While the server cannot be
- * reached it tries again, and it resumes after the last event with no gap and no repeat. It ends when the client is closed,
- * and fails if the server refuses it. The first `next` connects.
+ * The events of a topic or pattern as they are published. It does not use a group, so nothing is acked. The first `next` connects.
+ * While the server cannot be reached it retries, and resumes after the last event without a gap or a duplicate. It ends when the
+ * client is closed, and throws if the server refuses the request.
  */
 export async function* tail<T = unknown>(
   http: Http,
@@ -149,7 +149,7 @@ export async function* tail<T = unknown>(
     try {
       const headers: Record<string, string> = lastId === "" ? {} : { "last-event-id": lastId };
       exchange = await http.open("GET", path, { query, headers, signal, idleMs });
-      // E.g. the login page of a proxy.
+      // The response may come from a proxy, e.g. its login page.
       if (!/^text\/event-stream/.test(exchange.head.headers.get("content-type") ?? "")) {
         throw new PrombusError("bad_answer", `${path}: not an event stream`);
       }
@@ -185,8 +185,8 @@ export async function* tail<T = unknown>(
 }
 
 /**
- * A URL for `new EventSource(url)`, which cannot send a token. It contains a ticket for this topic and these options: the
- * first use must come within 30 s, and reconnects work for 24 h.
+ * A URL for `new EventSource(url)`, which cannot send a token. It contains a ticket for this topic and these options. The ticket
+ * must be used for the first time within 30 s, and can be used to reconnect for 24 h.
  */
 export async function ticketUrl(http: Http, topic: string, options: TicketOptions = {}): Promise<string> {
   const query = queryOf(undefined, options);
@@ -195,7 +195,7 @@ export async function ticketUrl(http: Http, topic: string, options: TicketOption
   return http.url(pathOf(topic), { ...query, ticket });
 }
 
-/** Waits between attempts: `minMs` and longer after each failure. */
+/** The backoff between attempts: starts at `minMs` and grows with each failure. */
 export function retryBackoff(minMs: Millis = RETRY_MS): Backoff {
   return new Backoff(Math.max(minMs, MIN_RETRY_MS), MAX_RETRY_MS);
 }
@@ -210,7 +210,7 @@ function openExport(http: Http, topic: string, options: ExportOptions): Promise<
 
 type AnyOptions = ReplayOptions & ExportOptions & TailOptions;
 
-/** The parameters that the options mean. */
+/** Converts options to query parameters. */
 function queryOf(topic: string | undefined, options: AnyOptions): Query {
   const { from, header = {}, pageSize, onOpen, silenceMs, resumeAfterEvents, signal, ...rest } = options;
   const query = {

@@ -1,15 +1,15 @@
-/** HTTP requests: the token, error codes, and responses that are read piece by piece. */
+/** HTTP requests: adds the token, maps error codes, and reads responses in chunks. */
 import { originHint } from "./address.js";
 import type { Backoff } from "./backoff.js";
 import { ClosedError, ConnectionError, type ErrorCode, messageOf, PrombusError, serverError } from "./errors.js";
 import type { Millis } from "./types.js";
 
-/** Gets the token for a request; undefined where the server needs none. */
+/** Returns the token for a request; undefined if the server needs none. */
 export type TokenSource = () => Promise<string | undefined>;
 
 export type QueryValue = string | number | Date | readonly string[] | undefined;
 
-/** Parameters of a request. Undefined ones are left out, and a list repeats its name. */
+/** Query parameters. Undefined values are omitted; a list becomes one parameter per item. */
 export type Query = Readonly<Record<string, QueryValue>>;
 
 /** Options of a request. */
@@ -19,18 +19,18 @@ export interface RequestOptions {
   body?: unknown;
   headers?: Record<string, string>;
   signal?: AbortSignal | undefined;
-  /** Fails with `timeout` after this time in which the server sent nothing; default 45,000. */
+  /** Fails with `timeout` after this time without data from the server; default 45,000. */
   idleMs?: Millis | undefined;
 }
 
-/** The server sends a comment every 15 s where it has nothing else to send. */
+/** An idle stream of the server sends a comment every 15 s, so this is three missed comments. */
 const SILENCE_MS = 45_000;
 
 /** Requests to the HTTP routes of the server, with the token of the client. */
 export class Http {
   /** Aborts when the client is closed. */
   readonly closed: AbortSignal;
-  /** @internal Ends what runs now. They share one listener of `closed`: Node warns of more than ten. */
+  /** @internal Callbacks that cancel the running requests. They share one listener of `closed`: Node warns at more than ten. */
   readonly stops = new Set<() => void>();
   readonly #base: string;
   readonly #token: TokenSource;
@@ -57,13 +57,13 @@ export class Http {
     return this.#base + path + (text && `?${text}`);
   }
 
-  /** Sends a request and waits for the head of the response. Throws if its status is not 2xx. */
+  /** Sends a request and waits for the response headers. Throws if the status is not 2xx. */
   async open(method: string, path: string, options: RequestOptions = {}): Promise<Exchange> {
     const { query, body, signal, idleMs = SILENCE_MS } = options;
     const headers = { ...options.headers };
     const text = JSON.stringify(body) as string | undefined;
     if (text !== undefined) headers["content-type"] = "application/json";
-    // Called without `this`: the `fetch` of browsers insists on it.
+    // The `fetch` of browsers must not be called as a method of this object.
     const fetchFn = this.#fetch;
     const exchange = new Exchange(this, `${method} ${path}`, signal, idleMs);
     await exchange.start(async (stop) => {
@@ -82,8 +82,8 @@ export class Http {
   }
 
   /**
-   * Waits before a request is repeated. Throws `error` if repeating it cannot help, unless it has the code `expected`. Ends
-   * early when a signal aborts.
+   * Waits before a request is repeated. Throws `error` if it is neither retryable, nor a 5xx status, nor has the code `expected`.
+   * Returns early when a signal aborts.
    */
   async retryAfter(error: unknown, backoff: Backoff, signal?: AbortSignal, expected?: ErrorCode): Promise<void> {
     const { code, isRetryable, status = 0, retryAfterMs = 0 } = error as Partial<PrombusError>;
@@ -98,7 +98,7 @@ export class Http {
     release?.();
   }
 
-  /** @internal Calls `stop` when the client is closed or the signal aborts. The function that it returns ends that. */
+  /** @internal Calls `stop` when the client is closed or the signal aborts. Returns a function that removes this callback. */
   watch(signal: AbortSignal | undefined, stop: () => void): () => void {
     const release = onAbort(signal, stop);
     this.stops.add(stop);
@@ -110,7 +110,7 @@ export class Http {
   }
 }
 
-/** A request and its response. Ends when it was read to its end, fails, or is closed. */
+/** A request and its response. It ends when the body has been read completely, when it fails, or when it is closed. */
 export class Exchange {
   head!: Response;
   readonly #name: string;
@@ -131,13 +131,13 @@ export class Exchange {
 
   async start(send: (stop: AbortSignal) => Promise<Response>): Promise<void> {
     const stop = this.#stop.signal;
-    // `send` may wait for a token, which the signal cannot end.
+    // `send` may wait for a token, and the signal cannot abort that wait.
     const stopped = new Promise<never>((_, reject) => { stop.onabort = reject; });
     this.head = await this.#guard(() => Promise.race([send(stop), stopped]));
     this.#reader = this.head.body?.getReader();
   }
 
-  /** The next piece of the body; undefined at its end. */
+  /** The next chunk of the body; undefined at its end. */
   async read(): Promise<Uint8Array | undefined> {
     const piece = await this.#guard(async () => this.#reader?.read());
     if (!piece?.value) this.#release();
@@ -151,7 +151,7 @@ export class Exchange {
     return text + decoder.decode();
   }
 
-  /** The body as a stream. One that breaks off ends with an error. */
+  /** The body as a stream, which fails if the response is cut off. */
   stream(): ReadableStream<Uint8Array> {
     return new ReadableStream<Uint8Array>({
       pull: async (controller) => {
@@ -200,19 +200,18 @@ export class Exchange {
 }
 
 /** Why the client was closed, e.g. because the server refused its token. */
-/** Why the client was closed. */
 export function closedBy({ reason }: AbortSignal): PrombusError {
   return reason instanceof PrombusError ? reason : new ClosedError();
 }
 
-/** Calls `act` when the signal aborts, at once if it has. The function that it returns removes the listener. */
+/** Calls `act` when the signal aborts, or at once if it has aborted. Returns a function that removes the listener. */
 export function onAbort(signal: AbortSignal | undefined, act: () => void): () => void {
   if (signal?.aborted) act();
   else signal?.addEventListener("abort", act, { once: true });
   return () => signal?.removeEventListener("abort", act);
 }
 
-/** A JSON text of the server. */
+/** Parses JSON that the server sent. */
 export function parseJson<T>(text: string, path: string): T {
   try {
     return JSON.parse(text) as T;
@@ -221,7 +220,7 @@ export function parseJson<T>(text: string, path: string): T {
   }
 }
 
-/** The error of a response that is not 2xx. A proxy's has no code: its status must do. */
+/** The error for a response that is not 2xx. A proxy's response has no error code, so its status decides. */
 async function errorOf(exchange: Exchange): Promise<PrombusError> {
   const { status } = exchange.head;
   const text = await exchange.text();
@@ -229,7 +228,7 @@ async function errorOf(exchange: Exchange): Promise<PrombusError> {
   try {
     body = Object(JSON.parse(text));
   } catch {
-    // Not of a prombus server.
+    // Not a response of a prombus server.
   }
   const code = body.code ?? CODES[status] ?? (status < 500 ? "bad_answer" : "unavailable");
   const retryAfterMs = Number(body.retry_after_ms) || undefined;

@@ -1,20 +1,20 @@
-/** One event that this client holds: its lease, and the context that handlers see. */
+/** One event that this client holds: its lease, and the context that its handler receives. */
 import { PrombusError } from "./errors.js";
 import type { EventFrame } from "./frames.js";
 import type { DeliveryContext, Millis, RedeliveryReason, StoredEvent } from "./types.js";
 
-/** What a lease needs of its subscription. */
+/** The part of a subscription that a lease uses. */
 export interface LeaseOwner {
   readonly topic: string;
   readonly group: string;
-  /** Asks the server for more time. */
+  /** Asks the server to extend the lease. */
   extend(lease: Lease, ms: Millis | undefined): Promise<void>;
 }
 
 export class Lease implements DeliveryContext {
   readonly event: StoredEvent;
   readonly key: string;
-  /** Since when its handler works on it; before that the lease is extended without a limit. */
+  /** When its handler started. Before that the lease is extended without a limit. */
   startedAt = Infinity;
   readonly #owner: LeaseOwner;
   #controller: AbortController | undefined;
@@ -25,11 +25,11 @@ export class Lease implements DeliveryContext {
   maxAttempts!: number;
   reason: RedeliveryReason | undefined;
   lastError: string | undefined;
-  /** The connection that the lease came over. */
+  /** The connection that delivered the event. */
   epoch = 0;
   leaseUntil: Millis = 0;
   isExtending = false;
-  /** A seek has ended it: its verdict must not settle a later delivery of the event. */
+  /** A seek voided the lease: its verdict must not settle a later delivery of the event. */
   isVoid = false;
 
   constructor(owner: LeaseOwner, key: string, frame: EventFrame, epoch: number) {
@@ -41,7 +41,7 @@ export class Lease implements DeliveryContext {
     this.renew(frame, epoch);
   }
 
-  /** The event was delivered again while it is still being handled here: its new lease continues the old one. */
+  /** The event was redelivered while its handler is still running: the new lease replaces the old one. */
   renew({ ctx }: EventFrame, epoch: number): void {
     this.attempt = ctx.attempt;
     this.maxAttempts = ctx.max_attempts;
@@ -49,19 +49,19 @@ export class Lease implements DeliveryContext {
     this.lastError = ctx.last_error;
     this.epoch = epoch;
     this.isExtending = false;
-    // A signal that has aborted stays so; who asks for one now gets one of the new lease.
+    // An aborted signal cannot be reset, so `signal` returns a new one for the new lease.
     if (this.#lostBecause !== undefined) this.#controller = undefined;
     this.#lostBecause = undefined;
     this.leaseUntil = Date.now() + ctx.ack_deadline_ms;
   }
 
-  /** The event is no longer this member's. */
+  /** This member has lost the lease. */
   lose(why: PrombusError): void {
     this.#lostBecause ??= why;
     this.#controller?.abort(this.#lostBecause);
   }
 
-  /** Whether its time has passed, also if nobody has looked since. */
+  /** Whether the lease is lost or has expired, even if `lose` was not called yet. */
   get isOver(): boolean {
     return this.isLost || this.leaseUntil <= Date.now();
   }
@@ -78,6 +78,6 @@ export class Lease implements DeliveryContext {
     return this.#controller.signal;
   }
 
-  // A property, so that handlers can take it out of the context.
+  // A property instead of a method, so that handlers can destructure the context.
   readonly extend = (ms?: Millis): Promise<void> => this.#owner.extend(this, ms);
 }

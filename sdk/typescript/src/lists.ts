@@ -3,25 +3,25 @@ import type { Http } from "./http.js";
 import type { GroupInfo, TopicInfo } from "./types.js";
 
 export interface TopicsOptions {
-  /** Only topics whose names begin with it. */
+  /** Only topics whose names begin with this prefix. */
   prefix?: string;
   signal?: AbortSignal;
 }
 
 export interface GroupsOptions {
-  /** Only groups of this subscription, as it was written. */
+  /** Only groups of this topic or pattern, compared as text. */
   topic?: string;
-  /** Only groups whose subscription begins with it. */
+  /** Only groups whose topic or pattern begins with this prefix. */
   prefix?: string;
   signal?: AbortSignal;
 }
 
-/** The topics that the token may read, by name. */
+/** The topics that the token may read, sorted by name. */
 export function topics(http: Http, options: TopicsOptions = {}): Promise<TopicInfo[]> {
   return all(http, "topics", options);
 }
 
-/** The groups that the token may join, by subscription and name. */
+/** The groups that the token may join, sorted by subscription and name. */
 export function groups(http: Http, options: GroupsOptions = {}): Promise<GroupInfo[]> {
   return all(http, "groups", options);
 }

@@ -1,38 +1,38 @@
 /**
- * One membership in a consumer group: SUBSCRIBE and its repetition after a reconnect, the events that are held, their leases,
- * and how they are settled. `subscription.ts` and `consumer.ts` decide what happens with the events.
+ * One membership in a consumer group: sends SUBSCRIBE, again after each reconnect; holds delivered events; extends their leases;
+ * settles them. `subscription.ts` and `consumer.ts` pass the events to the user's code.
  *
- * After a reconnect the server delivers unsettled events again. An event that is still being handled here adopts its new
- * lease. An event whose handling ended while the connection was down is settled with that result when it returns. Both only
- * help if it returns to this member: another one may have received it meanwhile.
+ * After a reconnect the server redelivers unsettled events. If the handler of such an event is still running, the event gets the
+ * new lease. If its handler ended while the connection was down, the kept result settles the redelivery. Both require that the
+ * event is redelivered to this member: another member may have received it in the meantime.
  */
 import { Backoff } from "./backoff.js";
 import type { Connection } from "./connection.js";
-import { ClosedError, ConnectionError, isPassing, PrombusError, serverError } from "./errors.js";
+import { ClosedError, ConnectionError, isTemporary, PrombusError, serverError } from "./errors.js";
 import type { EventFrame } from "./frames.js";
 import { Lease, type LeaseOwner } from "./lease.js";
 import type { Millis, NackOptions, Settlement, SubscribeOptions } from "./types.js";
 
-/** How an event ended. */
+/** The result of handling an event: ack or nack. */
 export type Verdict = { ok: true } | ({ ok: false; reason?: string | undefined } & NackOptions);
 
-/** How an event ended whose settlement may not have reached the server. */
+/** A verdict that may not have reached the server. */
 interface Result {
   verdict: Verdict;
   until: Millis;
-  /** It was sent, and maybe lost with the connection. */
+  /** The verdict was sent, and may have been lost with the connection. */
   wasSent: boolean;
 }
 
-/** What a membership tells its user. */
+/** The callbacks of a membership. */
 export interface MembershipUser {
-  /** Whether an event that is held and whose lease has ended arrives again when it is redelivered. If not, it adopts its new lease. */
+  /** What a redelivery does to a held event whose lease is lost: true calls `arrived` again, false only renews the lease. */
   readonly takesLostAgain: boolean;
   /** A new event is held. */
   arrived(lease: Lease): void;
-  /** Events that were not handed out yet are gone: the server delivers them again. */
+  /** Drop the events that have not been passed to the user's code: the server redelivers them. */
   disconnected(): void;
-  /** The membership is over; with an error if the server ended it. `isReported`: a call or another event tells the user. */
+  /** The membership has ended, with an error if the server ended it. `isReported`: a call or another event reports the error. */
   ended(error: PrombusError | undefined, isReported: boolean): void;
 }
 
@@ -40,12 +40,15 @@ const DRAIN_TIMEOUT_MS = 30_000;
 const DEFAULT_LEASE_MS = 30_000;
 const DEFAULT_MAX_EXTENSION_MS = 3_600_000;
 const DEFAULT_MAX_IN_FLIGHT = 100;
-/** Results that are kept for the redelivery of their event, and for how long: an operator who seeks later means it. */
+/**
+ * How many results are kept for the redelivery of their event, and for how long. After that time, a repeated delivery is more
+ * likely a deliberate seek by an operator.
+ */
 const MAX_RESULTS = 10_000;
 const RESULT_TTL_MS = 300_000;
-/** An ack may be lost with a connection that breaks within this time. */
+/** A sent ack is kept this long: it may be lost with a connection that turns out to be dead. */
 const SENT_ACK_TTL_MS = 60_000;
-/** The server keeps this much of a reason; a longer one could exceed its limit for frames. */
+/** The server keeps this many characters of a reason; a longer reason could exceed its frame size limit. */
 const MAX_REASON = 4096;
 const MAX_NACK_DELAY_MS = 3_600_000;
 
@@ -57,7 +60,7 @@ export class Membership implements LeaseOwner {
   readonly #user: MembershipUser;
   readonly #onEnd: () => void;
   readonly #held = new Map<string, Lease>();
-  /** The newer and the older half of the results: dropping a half is cheaper than dropping the oldest one for each new one. */
+  /** The newer and the older half of the results. Dropping a whole half is cheaper than dropping the oldest result each time. */
   #results = new Map<string, Result>();
   #olderResults = this.#results;
   readonly #ackStart: string;
@@ -65,7 +68,7 @@ export class Membership implements LeaseOwner {
   readonly #backoff = new Backoff();
   #timer: ReturnType<typeof setTimeout> | undefined;
   #retryTimer: ReturnType<typeof setTimeout> | undefined;
-  /** SUBSCRIBE was sent over this connection. Frames are handled in order, so what follows need not wait for its OK. */
+  /** SUBSCRIBE was sent over this connection. The server handles frames in order, so later frames need not wait for its OK. */
   #isSubscribed = false;
   #isStopping = false;
   #isOver = false;
@@ -73,7 +76,7 @@ export class Membership implements LeaseOwner {
   #draining: Promise<void> | undefined;
   #onSettled: (() => void) | undefined;
   #isProbing = false;
-  #said: PrombusError | undefined;
+  #strayError: PrombusError | undefined;
   #hasJoined = false;
   #joined: { resolve: (created: boolean) => void; reject: (error: unknown) => void } | undefined;
 
@@ -95,7 +98,7 @@ export class Membership implements LeaseOwner {
     this.#ackStart = `{"op":"ACK","topic":${JSON.stringify(topic)},"group":${JSON.stringify(group)},"id":"`;
   }
 
-  /** Joins the group as soon as there is a connection; resolves with whether the group is new. */
+  /** Joins the group as soon as there is a connection; resolves with whether this created the group. */
   join(): Promise<boolean> {
     if (this.#isOver) return Promise.reject(new ClosedError("the subscription ended"));
     return new Promise((resolve, reject) => {
@@ -132,9 +135,9 @@ export class Membership implements LeaseOwner {
     this.#user.arrived(lease);
   }
 
-  /** Gives up a held event that nobody has seen: the server delivers it again. */
+  /** Stops holding an event. Its lease is not extended any more. */
   drop(lease: Lease): void {
-    // Another delivery of the same event may have taken its place.
+    // A later delivery of the same event may have replaced this one.
     if (this.#held.get(lease.key) === lease) this.#held.delete(lease.key);
     this.#onSettled?.();
   }
@@ -147,7 +150,7 @@ export class Membership implements LeaseOwner {
     else this.#remember(lease, verdict);
   }
 
-  /** Settles an event and waits until that is durable. An event that the server would not settle is still held. */
+  /** Settles an event and waits until that is durable. An event whose verdict the server refused stays held. */
   async settleDurably(lease: Lease, verdict: Verdict): Promise<Settlement> {
     if (lease.isVoid) return "stale";
     this.drop(lease);
@@ -155,12 +158,12 @@ export class Membership implements LeaseOwner {
     try {
       const { stale } = await this.#connection.request({ ...this.#about(), ...verdictFrame(lease, verdict) });
       if (stale !== true) return "settled";
-      lease.lose(new PrombusError("unknown_id", `${lease.event.id} is no longer this member's`));
+      lease.lose(new PrombusError("unknown_id", `the lease of ${lease.event.id} is lost`));
       return "stale";
     } catch (thrown) {
-      // The answer was lost, maybe the frame as well.
+      // The answer was lost, and maybe the frame as well.
       if (thrown instanceof ConnectionError) return this.#remember(lease, verdict);
-      // On a full disk the verdict applies all the same; it is durable later.
+      // On a full disk the verdict still applies; it becomes durable later.
       const isSettled = (thrown as PrombusError).code === "storage_full";
       if (!isSettled && !this.#isOver && !this.#held.has(lease.key)) this.#hold(lease);
       throw thrown;
@@ -169,7 +172,7 @@ export class Membership implements LeaseOwner {
 
   async extend(lease: Lease, ms: Millis = this.#leaseMs): Promise<void> {
     if (lease.isLost || this.#held.get(lease.key) !== lease) {
-      throw new PrombusError("unknown_id", `${lease.event.id} is no longer this member's`);
+      throw new PrombusError("unknown_id", `the lease of ${lease.event.id} is lost`);
     }
     if (!this.#owns(lease)) throw new ConnectionError("not connected");
     const askedAt = Date.now();
@@ -185,7 +188,7 @@ export class Membership implements LeaseOwner {
 
   async pause(isPaused: boolean): Promise<void> {
     this.#isPaused = isPaused;
-    if (!this.#isSubscribed) return; // repeated with the next SUBSCRIBE
+    if (!this.#isSubscribed) return; // sent with the next SUBSCRIBE
     try {
       await this.#connection.request({ op: isPaused ? "PAUSE" : "RESUME", ...this.#about() });
     } catch (thrown) {
@@ -193,12 +196,12 @@ export class Membership implements LeaseOwner {
     }
   }
 
-  /** Nothing more is to be handed out. */
+  /** No further events may be passed to the user's code. */
   get isStopping(): boolean {
     return this.#isStopping;
   }
 
-  /** Stops deliveries, waits at most `timeoutMs` until what was handed out is settled, and leaves the group. */
+  /** Stops deliveries, waits for at most `timeoutMs` until started events are settled, and leaves the group. */
   drain(timeoutMs: Millis = DRAIN_TIMEOUT_MS): Promise<void> {
     this.#draining ??= this.#drain(timeoutMs);
     return this.#draining;
@@ -219,7 +222,7 @@ export class Membership implements LeaseOwner {
     await this.leave();
   }
 
-  /** Leaves the group: what is not settled goes to other members without counting as an attempt. */
+  /** Leaves the group: unsettled events go to other members, which does not count as an attempt. */
   async leave(): Promise<void> {
     if (this.#isOver) return;
     this.#isStopping = true;
@@ -229,10 +232,10 @@ export class Membership implements LeaseOwner {
     this.end(undefined);
   }
 
-  /** Finds out whether `said`, an ERR that names no subscription, ended this one. */
-  async probe(said: PrombusError): Promise<void> {
+  /** Finds out whether `strayError`, an ERR that does not name a subscription, ended this one. */
+  async probe(strayError: PrombusError): Promise<void> {
     if (!this.#isSubscribed || this.#isStopping) return;
-    this.#said = said;
+    this.#strayError = strayError;
     if (this.#isProbing) return;
     this.#isProbing = true;
     try {
@@ -240,11 +243,11 @@ export class Membership implements LeaseOwner {
     } catch (thrown) {
       if (!(thrown instanceof PrombusError) || thrown.code !== "not_subscribed" || !this.#isSubscribed) return;
       const what = `the server ended the subscription to ${this.topic} as group ${this.group}`;
-      this.#failed(serverError(said.code, `${what}: ${said.message}`, { cause: said }));
+      this.#failed(serverError(strayError.code, `${what}: ${strayError.message}`, { cause: strayError }));
     } finally {
       this.#isProbing = false;
-      // An ERR that came meanwhile may be later than the answer.
-      if (this.#said !== said) void this.probe(this.#said);
+      // The answer may be older than an ERR that arrived in the meantime: probe again.
+      if (this.#strayError !== strayError) void this.probe(this.#strayError);
     }
   }
 
@@ -268,7 +271,7 @@ export class Membership implements LeaseOwner {
     this.#user.ended(error, isReported);
   }
 
-  /** The group is moved: what is held or waits to be settled is void, and is handled again if it is delivered again. */
+  /** A seek moved the group: held events and kept results are void. If the events are delivered again, they are handled again. */
   forgetHeld(): void {
     this.#forgetResults();
     this.#user.disconnected();
@@ -291,7 +294,7 @@ export class Membership implements LeaseOwner {
       this.#joined?.resolve(ok.created === true);
       this.#joined = undefined;
     } catch (thrown) {
-      // After a lost connection the next one subscribes again.
+      // If the connection was lost, the next connection subscribes again.
       if (this.#isOver || this.#connection.epoch !== epoch || thrown instanceof ConnectionError) return;
       this.#failed(thrown as PrombusError);
     }
@@ -300,10 +303,10 @@ export class Membership implements LeaseOwner {
   /** The server refused or ended the subscription. */
   #failed(error: PrombusError): void {
     this.#isSubscribed = false;
-    if (!isPassing(error)) return this.end(error);
+    if (!isTemporary(error)) return this.end(error);
     clearTimeout(this.#retryTimer);
     this.#retryTimer = setTimeout(() => void this.#subscribe(), error.retryAfterMs ?? this.#backoff.next());
-    // What was not handed out is delivered again.
+    // The server redelivers the events that the user's code has not received.
     this.#user.disconnected();
   }
 
@@ -316,7 +319,7 @@ export class Membership implements LeaseOwner {
     return { topic: this.topic, group: this.group };
   }
 
-  /** Whether the lease came over the connection that is up. */
+  /** Whether the lease belongs to the current connection. */
   #owns(lease: Lease): boolean {
     return !this.#isOver && lease.epoch === this.#connection.epoch && this.#connection.state === "connected";
   }
@@ -358,7 +361,7 @@ export class Membership implements LeaseOwner {
     this.#timer = setTimeout(tick, everyMs);
   }
 
-  /** Extends leases before half of them is over, and tells handlers whose lease has ended. */
+  /** Extends each lease before half of its time has passed, and aborts the signals of expired leases. */
   #watchLeases(reserveMs: Millis): void {
     const now = Date.now();
     const maxMs = this.#options.maxExtensionMs ?? DEFAULT_MAX_EXTENSION_MS;
@@ -376,12 +379,12 @@ export class Membership implements LeaseOwner {
   }
 }
 
-/** Whether a result that was kept settles this delivery of its event. */
+/** Whether a kept result settles this delivery of its event. */
 function applies({ verdict, until, wasSent }: Result, { reason }: EventFrame["ctx"]): boolean {
   return until > Date.now() &&
-    // Somebody nacked it since, maybe this client with the same result: it is to be tried again.
+    // The event was nacked since, maybe by this client with the same result: handle it again.
     (verdict.ok || reason !== "nacked") &&
-    // Without a reason the ack has arrived, and the event is delivered again because the group was moved.
+    // Without a reason this is not a redelivery: the ack arrived, and then a seek moved the group.
     (!wasSent || reason !== undefined);
 }
 
@@ -389,7 +392,7 @@ function verdictFrame(lease: Lease, verdict: Verdict): Record<string, unknown> {
   const { id } = lease.event;
   if (verdict.ok) return { op: "ACK", id };
   const { reason, delayMs, dead } = verdict;
-  // Out of its bounds the server would refuse the NACK, and the event would stay leased.
+  // The server would refuse a NACK with a delay out of range, and the event would stay leased.
   const delay_ms = delayMs && Math.min(Math.max(Math.round(delayMs), 0), MAX_NACK_DELAY_MS);
   return { op: "NACK", id, reason: reason?.slice(0, MAX_REASON), delay_ms, dead };
 }

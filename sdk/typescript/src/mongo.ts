@@ -1,5 +1,5 @@
 /**
- * Outbox, marks, events and cursors in MongoDB, over the official driver (`mongodb`, version 6 or newer).
+ * Outbox, deduplication marks, events and cursors in MongoDB, with the official driver (`mongodb`, version 6 or newer).
  *
  * The collections are those of the Rust library and of `prombus serve --store mongodb://…`, so Rust and Node programs can share
  * them.

@@ -1,18 +1,18 @@
 /**
- * What the WebSocket of Node needs. In the build for browsers `browser-socket.ts` takes the place of this module.
+ * WebSocket code for Node. In the build for browsers, `browser-socket.ts` replaces this module.
  */
 import { PrombusError } from "./errors.js";
 import type { WebSocketConstructor, WebSocketLike } from "./socket.js";
 
 declare const setImmediate: ((callback: () => void) => unknown) | undefined;
 
-/** The TCP socket below a WebSocket of the package `ws`. */
+/** The TCP socket of a WebSocket of the package `ws`. */
 interface GatheringSocket {
   cork(): void;
   uncork(): void;
 }
 
-/** The WebSocket of the runtime, or that of the package `ws` where there is none (Node 20 and 21). */
+/** The WebSocket class of the runtime, or that of the package `ws` in runtimes without one (Node 20 and 21). */
 export async function findWebSocket(): Promise<WebSocketConstructor> {
   const own = (globalThis as { WebSocket?: WebSocketConstructor }).WebSocket;
   if (own !== undefined) return own;
@@ -34,7 +34,7 @@ export async function findWebSocket(): Promise<WebSocketConstructor> {
 
 const gathering = new WeakSet<GatheringSocket>();
 
-/** Makes the messages of this turn of the event loop leave in one write. Only `ws` gives access to what that takes. */
+/** Sends all messages of this event-loop turn in one write. Works only with `ws`, which exposes its TCP socket. */
 export function gatherWrites(socket: WebSocketLike): void {
   const below = (socket as { _socket?: Partial<GatheringSocket> | null })._socket;
   if (typeof below?.cork !== "function" || typeof below.uncork !== "function" || typeof setImmediate === "undefined") return;

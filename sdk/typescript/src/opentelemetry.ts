@@ -1,8 +1,8 @@
 /**
- * OpenTelemetry: a span for each publish and for each handled event, joined over the headers of the event.
+ * OpenTelemetry: a span for each publish and for each handled event, connected through the event's headers.
  *
- * Spans follow the semantic conventions for messaging. The context travels in event headers as the global propagator writes it;
- * with the W3C propagator that is `traceparent`, `tracestate` and `baggage`.
+ * Spans follow the semantic conventions for messaging. The global propagator writes the trace context to the event's headers; the
+ * W3C propagator uses `traceparent`, `tracestate` and `baggage`.
  */
 import {
   type Attributes, context, propagation, type Span, SpanKind, SpanStatusCode, trace, type Tracer, type TracerProvider,
@@ -20,8 +20,8 @@ export interface OpenTelemetryOptions {
   /** Attributes of every span, e.g. `server.address`. */
   attributes?: Attributes;
   /**
-   * Whether the span of a handler is a child of the publish (`"parent"`, the default) or begins a trace of its own that links to
-   * it (`"link"`), which suits events that are handled long after they were published.
+   * `"parent"` (the default): the handler's span is a child of the publish's span. `"link"`: it starts a new trace with a link to
+   * the publish's span; use this for events that are handled long after they were published.
    */
   relation?: "parent" | "link";
 }
@@ -35,7 +35,7 @@ export interface OpenTelemetryOptions {
  */
 export function openTelemetry(options: OpenTelemetryOptions = {}): Telemetry {
   const { relation = "parent", attributes: shared = {} } = options;
-  // Asked for with each span: a provider that is registered later counts as well.
+  // Looked up for each span, so that a provider that is registered later is used.
   const tracer = (): Tracer => options.tracer ?? (options.tracerProvider ?? trace).getTracer("@prombus/client");
 
   return {
@@ -89,7 +89,7 @@ function handleAttributes(event: StoredEvent, ctx: DeliveryContext): Attributes 
   return attributes;
 }
 
-/** What the answer to a publish says. */
+/** Adds the answer to a publish to its span. */
 function addResult(span: Span, result: unknown): void {
   const { id, seq, duplicate } = (result ?? {}) as { id?: unknown; seq?: unknown; duplicate?: unknown };
   if (typeof id === "string") span.setAttribute("messaging.message.id", id);

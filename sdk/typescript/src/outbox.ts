@@ -1,14 +1,14 @@
 /**
- * The outbox drainer: publishes the rows that a service wrote to its own database in the transaction of its business.
+ * The outbox drainer: publishes the rows that a service wrote to its own database, in the same transaction as its business data.
  *
- * The order is claim, publish, mark. A row is published under its own id, so a crash between publish and mark makes no second
- * event: the row is published again and the server answers `duplicate`.
+ * The order is: claim rows, publish them, mark them as sent. The row's id is the event's id, so a crash between publish and mark does
+ * not create a second event: the row is published again and the server answers `duplicate`.
  */
 import { Backoff } from "./backoff.js";
 import { messageOf, PrombusError } from "./errors.js";
 import type { Millis, UUID } from "./types.js";
 
-/** An event that waits in an outbox. */
+/** A row of an outbox: an event to publish. */
 export interface OutboxRecord<T = unknown> {
   /** A UUID becomes the event's id; the server derives the id from any other text (1 to 255 bytes). */
   id: UUID;
@@ -16,45 +16,45 @@ export interface OutboxRecord<T = unknown> {
   payload: T;
   headers?: Record<string, string>;
   key?: string;
-  /** When it happened; the default is the time of the insert. */
+  /** When the event happened; default: the time of the insert. */
   ts?: Millis;
   /** Failed attempts so far, if the store counts them. */
   attempts?: number;
 }
 
-/** Where rows wait. The first four methods are required; the drainer uses the others if the store has them. */
+/** Stores the rows. The first four methods are required; the drainer uses the others if the store has them. */
 export interface OutboxStore<T = unknown> {
   /** Adds a row. Stores with synchronous drivers may return `void`, so that this can be part of a transaction. */
   add(rec: OutboxRecord<T>): Promise<void> | void;
-  /** Claims up to `n` rows that are due, in the order in which they were added. No other drainer gets them meanwhile. */
+  /** Claims up to `n` rows that are due, in insertion order. No other drainer gets them while they are claimed. */
   claimBatch(n: number): Promise<OutboxRecord<T>[]>;
   markSent(id: UUID): Promise<void>;
-  /** The attempt failed. A store should retry after a backoff; never if `isPermanent`. */
+  /** The attempt failed. The store should make the row due again after a backoff, or never if `isPermanent`. */
   markError(id: UUID, err: string, isPermanent?: boolean): Promise<void>;
-  /** As `markSent`, for many rows in one transaction. */
+  /** Like `markSent`, for many rows in one transaction. */
   markSentBatch?(ids: UUID[]): Promise<void>;
-  /** The rows could not be tried: they are due again, and no attempt is counted. */
+  /** The rows could not be published because the server was unavailable: they are due again, and no attempt is counted. */
   release?(ids: UUID[], reason: string): Promise<void>;
-  /** Takes rows back from drainers whose lease has expired. Returns how many. */
+  /** Makes rows due again whose lease has expired. Returns how many. */
   requeueExpired?(): Promise<number>;
   /** Deletes rows that were sent long ago. Returns how many. */
   purgeSent?(): Promise<number>;
   /**
-   * Waits while no row is due: resolves when one may be, and at once when `signal` aborts. The drainer calls this instead of
-   * waiting for `intervalMs`, so it may resolve earlier or later than that.
+   * Resolves when a row may be due, and at once when `signal` aborts. The drainer calls this instead of waiting for `intervalMs`, so
+   * it may resolve earlier or later than that.
    */
   waitForRows?(intervalMs: Millis, signal: AbortSignal): Promise<void>;
 }
 
-/** What the drainer needs of a bus; the client and the sketch's `EventBus` have it. */
+/** The part of a bus that the drainer uses; the client and the sketch's `EventBus` have it. */
 export interface OutboxBus {
   publish(topic: string, payload: unknown, opts?: OutboxPublishOptions): Promise<unknown>;
   /**
-   * Resolves when a publish would not be refused for lack of room. A bus that has this sends publishes in the order of the
-   * calls, so the drainer does not wait for one before the next. With any other bus it waits within a topic.
+   * Resolves when the bus has room for another publish. A bus with this method sends publishes in the order of the calls, so the
+   * drainer does not await each publish before the next one. With any other bus, it publishes the rows of a topic one at a time.
    */
   whenWritable?(): Promise<void>;
-  /** `"closed"`: nothing can be published any more. */
+  /** `"closed"` means that nothing can be published any more. */
   readonly status?: string;
 }
 
@@ -69,33 +69,33 @@ export interface OutboxPublishOptions {
 
 /** Options of `runOutboxDrainer`. */
 export interface DrainerOptions {
-  /** Wait when nothing is due; default 250. A store that is told of new rows decides itself how long to wait. */
+  /** How long to wait when no row is due; default 250. A store with `waitForRows` decides itself. */
   intervalMs?: Millis;
-  /** Rows that are claimed at once; default 100. */
+  /** Maximum number of rows per claim; default 100. */
   batchSize?: number;
-  /** Stops the drainer. Rows that are not answered yet are released and published again later, under the same id. */
+  /** Stops the drainer. Rows whose publish is unanswered are released, and published again later with the same id. */
   signal?: AbortSignal;
-  /** Gets every failure, with the row if it is about one. Default: `console.warn`. */
+  /** Called with every failure, and with the row if the failure concerns one. Default: `console.warn`. */
   onError?: (error: unknown, row?: OutboxRecord) => void;
 }
 
-/** The row can never be published as it is. */
+/** Error codes of rows that can never be published. */
 const PERMANENT: ReadonlySet<unknown> = new Set(["bad_json", "bad_request", "bad_topic", "too_large", "invalid_payload"]);
-/** Says nothing about the row. `isRetryable` covers the rest. */
+/** Error codes that do not concern the row, in addition to those that are retryable. */
 const UNAVAILABLE: ReadonlySet<unknown> = new Set(["aborted", "bad_token", "closed", "no_websocket", "unauthorized"]);
 const UUID_TEXT = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
-/** Shorter than the lease of a row. */
+/** Must be shorter than the lease of a row, so that no other drainer claims it during the publish. */
 const PUBLISH_TIMEOUT_MS = 15_000;
 const PURGE_INTERVAL_MS = 60_000;
-/** How often a drainer that waits looks whether the bus is closed. */
-const LOOK_MS = 250;
+/** How often a waiting drainer checks whether the bus is closed. */
+const CHECK_MS = 250;
 
 /**
- * Publishes the rows of an outbox until `signal` aborts or the bus is closed. It never rejects: failures of the store or the
- * server are reported to `onError`, and it continues after a backoff.
+ * Publishes the rows of an outbox until `signal` aborts or the bus is closed. It never rejects: it reports failures of the store or
+ * the server to `onError`, and continues after a backoff.
  *
- * One drainer keeps the order of rows within a topic, except for rows that are retried. Several drainers share the work and do
- * not keep it. A server that cannot be reached or whose disk is full is not an attempt: rows wait.
+ * A single drainer publishes the rows of a topic in order, except for rows that are retried. Several drainers share the work and do
+ * not keep the order. While the server cannot be reached or its disk is full, rows wait, and no attempt is counted.
  */
 export async function runOutboxDrainer<T>(
   outbox: OutboxStore<T>,
@@ -110,7 +110,7 @@ class Drainer<T> {
   readonly #outbox: OutboxStore<T>;
   readonly #bus: OutboxBus;
   readonly #options: DrainerOptions;
-  /** Rows of a store without `release` that wait for the server. */
+  /** Rows that wait for the server, if the store has no `release`. */
   #held: OutboxRecord<T>[] = [];
   #nextPurge = 0;
   /** A publish was refused because the bus is closed. */
@@ -130,40 +130,40 @@ class Drainer<T> {
         const pass = await this.#pass();
         if (pass === "empty") await this.#waitForRows(intervalMs);
         backoff.reset();
-        if (pass === "failed") await this.#rest(intervalMs);
+        if (pass === "failed") await this.#sleep(intervalMs);
       } catch (error) {
         if (this.#isStopped() || this.#isRefused) return;
         this.#report(error);
-        await this.#rest(backoff.next());
+        await this.#sleep(backoff.next());
       }
     }
   }
 
-  /** Waits until a row may be due, unless the drainer is over before. */
+  /** Waits until a row may be due or the drainer must end. */
   async #waitForRows(intervalMs: Millis): Promise<void> {
     const outbox = this.#outbox;
-    if (outbox.waitForRows === undefined) return this.#rest(intervalMs);
+    if (outbox.waitForRows === undefined) return this.#sleep(intervalMs);
     const { signal } = this.#options;
     const over = new AbortController();
     const stop = (): void => over.abort();
-    const look = setInterval(() => this.#isOver() && stop(), LOOK_MS);
+    const check = setInterval(() => this.#isOver() && stop(), CHECK_MS);
     signal?.addEventListener("abort", stop);
     if (this.#isOver()) stop();
     try {
       await unlessAborted(outbox.waitForRows(intervalMs, over.signal), over.signal);
     } finally {
-      clearInterval(look);
+      clearInterval(check);
       signal?.removeEventListener("abort", stop);
     }
   }
 
-  /** Waits, unless the drainer is over before. */
-  async #rest(ms: Millis): Promise<void> {
-    // At least once, so that an interval of 0 lets others run.
+  /** Waits for `ms`, or until the drainer must end. */
+  async #sleep(ms: Millis): Promise<void> {
+    // Sleeps at least once, so that an interval of 0 lets other tasks run.
     let left = ms;
     do {
-      await sleep(Math.min(left, LOOK_MS), this.#options.signal);
-      left -= LOOK_MS;
+      await sleep(Math.min(left, CHECK_MS), this.#options.signal);
+      left -= CHECK_MS;
     } while (left > 0 && !this.#isOver());
   }
 
@@ -181,11 +181,11 @@ class Drainer<T> {
     return this.#settle(rows, await this.#publish(rows));
   }
 
-  /** One outcome for each row: `undefined` if it is stored. */
+  /** Returns one outcome per row: `undefined` if the event is stored. */
   async #publish(rows: OutboxRecord<T>[]): Promise<(Failure | undefined)[]> {
     const isPipelined = this.#bus.whenWritable !== undefined;
     const lastOfTopic = new Map<string, Promise<Failure | undefined>>();
-    // What stays so was not answered before the drainer was stopped.
+    // The default outcome, for rows that were unanswered when the drainer was stopped.
     const outcomes = rows.map((): Failure | undefined => ({ kind: "unavailable", error: new Error("the drainer was stopped") }));
     const publishAll = async (): Promise<void> => {
       const answers: Promise<void>[] = [];
@@ -195,7 +195,7 @@ class Drainer<T> {
         const before = isPipelined ? undefined : lastOfTopic.get(row.topic);
         const outcome = before === undefined
           ? this.#publishRow(row)
-          // A row must not overtake one that waits for the server.
+          // A row must not be published before an earlier one that waits for the server.
           : before.then((failure) => (failure?.kind === "unavailable" ? failure : this.#publishRow(row)));
         lastOfTopic.set(row.topic, outcome);
         answers.push(outcome.then((failure) => { outcomes[index] = failure; }));
@@ -266,16 +266,16 @@ class Drainer<T> {
       if (onError === undefined) console.warn(`outbox${row === undefined ? "" : `: row ${row.id}`}: ${messageOf(error)}`);
       else onError(error, row);
     } catch {
-      // A mistake in the caller's report must not stop the drainer.
+      // An `onError` that throws must not stop the drainer.
     }
   }
 }
 
-/** No row was due, rows were published, or none of the rows could be. */
+/** The result of a pass: no row was due, rows were published, or every row failed. */
 type Pass = "empty" | "sent" | "failed";
 
 interface Failure {
-  /** `refused` counts as an attempt. */
+  /** `refused` counts as an attempt; `unavailable` does not. */
   kind: "permanent" | "refused" | "unavailable";
   error: unknown;
 }
@@ -292,7 +292,7 @@ function sleep(ms: Millis, signal: AbortSignal | undefined): Promise<void> {
   return unlessAborted(over, signal).finally(() => clearTimeout(timer));
 }
 
-/** Resolves with the work, or when the signal aborts. */
+/** Resolves when `work` does, or when the signal aborts. */
 function unlessAborted(work: Promise<void>, signal: AbortSignal | undefined): Promise<void> {
   if (signal === undefined) return work;
   return new Promise((resolve, reject) => {

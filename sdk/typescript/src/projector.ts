@@ -1,66 +1,67 @@
 /**
- * Projectors fold the events of one topic into states by key, and publish each state that changed to another topic.
+ * Projectors fold the events of one topic into states by key, and publish each changed state to another topic.
  *
- * The states live in the output topic: the newest event of a key is its state, `null` is none. A projector reads them when it
- * opens, so it needs no other storage.
+ * The states are stored in the output topic: the newest event of a key is its state; `null` means that the key has no state. A
+ * projector reads them when it opens, so it needs no other storage.
  *
- * Each input changes the states once, also over crashes and reconnects. A batch of inputs is folded, the states that changed are
- * published, then the inputs are acked. The last state event of a batch carries the header `projector-position`: the last input
- * that the states contain. Inputs up to there that are redelivered are only acked. The other events of a batch carry the header
- * `projector-pending` and count when the last one follows: after a crash in between, the projector ignores them and folds the
- * inputs again. Readers of the output topic may then see a key return to an older state for a moment.
+ * Each input event changes the states exactly once, even after crashes and reconnects. The projector folds a batch of inputs,
+ * publishes the changed states, then acks the inputs. The last state event of a batch has the header `projector-position`, which
+ * names the last input that the states contain. Redelivered inputs up to that position are acked without being folded. The other
+ * state events of the batch have the header `projector-pending`: they are valid only if the last event of the batch follows. After
+ * a crash in between, the projector ignores them and folds the inputs again, so readers of the output topic may briefly see a
+ * key return to an older state.
  *
- * One projector may run per group, and it must be the only writer of its output topic. The output topic should be compacted, not cut
- * by age.
+ * Only one projector may run per group, and it must be the only publisher of its output topic. The output topic should be compacted,
+ * without retention by age.
  */
 import { Backoff } from "./backoff.js";
 import { messageOf, PrombusError } from "./errors.js";
 import type { Delivery, Millis, PublishOptions, Start, StoredEvent, SubscribeOptions } from "./types.js";
 import { uuidv7 } from "./uuid.js";
 
-/** Group, input topic, seq and id of the last input that the states contain. */
+/** The header that contains group, input topic, seq and id of the last input that the states contain. */
 export const POSITION_HEADER = "projector-position";
-/** Marks a state event that counts only if a later event of the same batch follows. */
+/** The header of a state event that is valid only if the last event of its batch follows. */
 export const PENDING_HEADER = "projector-pending";
 
-/** How events become states. */
+/** The user's functions that turn events into states. */
 export interface Projection<S, T = unknown> {
   /**
-   * Folds an event in. Every state that it sets is published; every key that it removes gets a `null`. If it throws, the event
-   * changes nothing and goes to `dlq.<topic>`.
+   * Folds an event into the states. Every state that it sets is published; for every key that it removes, `null` is published. If it
+   * throws, the event changes nothing and goes to `dlq.<topic>`.
    */
   fold(event: StoredEvent<T>, states: States<S>): void;
-  /** Changes states because time has passed. It is not called before everything that was there at the start is folded. */
+  /** Changes states because time has passed. Called only after all events that existed at the start are folded. */
   tick?(now: Millis, states: States<S>): void;
 }
 
 export interface ProjectorOptions {
-  /** The topic that is folded; not a pattern. */
+  /** The topic to fold; not a pattern. */
   input: string;
-  /** The topic of the states. */
+  /** The topic that the states are published to. */
   output: string;
   group: string;
   /** Where a new group starts; default `"earliest"`. */
   from?: "earliest" | "latest";
-  /** Events that are folded together; default 100. */
+  /** Maximum number of events per batch; default 100. */
   batchSize?: number;
   /** How often `tick` is called; default never. */
   tickMs?: Millis;
-  /** Gets failures that are retried, and the one that ends the projector. Default: `console.warn`. */
+  /** Called with failures that are retried, and with the failure that ends the projector. Default: `console.warn`. */
   onError?: (error: unknown) => void;
 }
 
-/** What a projector did so far. */
+/** Counters of a projector. */
 export interface ProjectorCounts {
   folded: number;
-  /** Redelivered inputs that the states contain already. */
+  /** Redelivered inputs that the states already contained. */
   skipped: number;
-  /** Inputs that went to the dead letters. */
+  /** Inputs that became dead letters. */
   rejected: number;
   published: number;
 }
 
-/** What a projector needs of a client. */
+/** The part of a client that a projector uses. */
 export interface ProjectorClient {
   publish(topic: string, payload: unknown, options?: PublishOptions): Promise<unknown>;
   consume(topic: string, group: string, options?: SubscribeOptions): ProjectorConsumer;
@@ -75,17 +76,17 @@ export interface ProjectorConsumer {
   close(): Promise<void>;
 }
 
-/** States by key. Changes that an event made before it was rejected are undone. */
+/** States by key. If folding an event fails, its changes are undone. */
 export class States<S> {
   readonly #states = new Map<string, S>();
-  /** What the changed keys had before. */
+  /** The previous states of the changed keys. */
   readonly #before = new Map<string, S | undefined>();
 
   get(key: string): S | undefined {
     return this.#states.get(key);
   }
 
-  /** Sets a state, to be published. Do not change an object that was set before: set a new one. */
+  /** Sets a state, which will be published. Do not modify an object that was set before: set a new object. */
   set(key: string, state: S): void {
     this.#remember(key);
     this.#states.set(key, state);
@@ -106,12 +107,12 @@ export class States<S> {
     return this.#states.size;
   }
 
-  /** @internal Keys of the current change. */
+  /** @internal The keys that the current change has set or removed. */
   changed(): string[] {
     return [...this.#before.keys()];
   }
 
-  /** @internal Ends the current change; undoes it unless it is kept. */
+  /** @internal Completes the current change, or undoes it if `isKept` is false. */
   end(isKept: boolean): void {
     if (!isKept) {
       for (const [key, state] of this.#before) {
@@ -138,7 +139,7 @@ const MAX_STATE_BYTES = 1 << 20;
 const MAX_KEY_BYTES = 1024;
 
 /**
- * A projector at work.
+ * A running projector.
  *
  * ```ts
  * const totals = await Projector.open<number, number>(client, { input: "payments", output: "totals", group: "totals" }, {
@@ -155,22 +156,22 @@ export class Projector<S, T = unknown> {
   readonly states = new States<S>();
   readonly counts: ProjectorCounts = { folded: 0, skipped: 0, rejected: 0, published: 0 };
   /**
-   * Resolves when the projector has ended: with undefined after `stop()` or the end of the client, with an error if it could not
-   * continue. Never rejects.
+   * Resolves when the projector has ended: with undefined after `stop()` or when the client was closed, with an error if the projector
+   * could not continue. Never rejects.
    */
   readonly finished: Promise<unknown>;
   readonly #client: ProjectorClient;
   readonly #options: ProjectorOptions;
   readonly #projection: Projection<S, T>;
   #position: Position | undefined;
-  /** Seq of the newest input when this was opened. */
+  /** Seq of the newest input when the projector was opened. */
   #endAtOpen = 0;
-  /** Keys whose states changed and are not published, with the input that changed them last. */
+  /** Keys with unpublished states, and the id of the input that changed them last. */
   readonly #changed = new Map<string, string | undefined>();
   #isStopped = false;
   #wake: () => void = () => {};
 
-  /** Reads the states, joins the group, and works until `stop()`. */
+  /** Reads the states, joins the group, and runs until `stop()`. */
   static async open<S, T = unknown>(
     client: ProjectorClient,
     options: ProjectorOptions,
@@ -191,7 +192,7 @@ export class Projector<S, T = unknown> {
 
   #finish!: (error: unknown) => void;
 
-  /** Finishes the batch that is being folded, leaves the group, and throws the error that ended the projector before, if any. */
+  /** Finishes the current batch and leaves the group. Throws the error that ended the projector, if it had failed before. */
   async stop(): Promise<void> {
     this.#isStopped = true;
     this.#wake();
@@ -236,7 +237,7 @@ export class Projector<S, T = unknown> {
         const batch: Delivery[] = [];
         pull = await this.#gather(consumer, pull, batch);
         if (await this.#apply(batch)) continue;
-        // An input is missing: another member, or this one's last connection, still has it.
+        // An input is missing: another member, or a lost connection of this member, still has its lease.
         await consumer.close();
         pull = undefined;
         consumer = await this.#retry(() => this.#join());
@@ -246,7 +247,7 @@ export class Projector<S, T = unknown> {
     }
   }
 
-  /** Collects the deliveries that are there already. Returns the pull that waits for the next one. */
+  /** Collects the deliveries that have already arrived. Returns the pull that waits for the next one. */
   async #gather(consumer: ProjectorConsumer, first: Pull, batch: Delivery[]): Promise<Pull> {
     const later = new Promise<void>((resolve) => setTimeout(resolve, 0));
     let pull = first;
@@ -258,7 +259,7 @@ export class Projector<S, T = unknown> {
     return pull;
   }
 
-  /** Folds inputs in order, publishes what changed, and acks. False: an input is left out, and has to be delivered again. */
+  /** Folds inputs in order, publishes the changed states, and acks. Returns false if an input was not folded and must be redelivered. */
   async #apply(batch: Delivery[]): Promise<boolean> {
     const done: Delivery[] = [];
     let isInOrder = true;
@@ -278,8 +279,8 @@ export class Projector<S, T = unknown> {
         this.counts.folded += 1;
         done.push(delivery);
       } else {
-        // Before the position passes it: a crash must not lose the letter.
-        if (!(await this.#bury(delivery, error))) {
+        // The dead letter must be durable before the position passes this input: a crash must not lose it.
+        if (!(await this.#makeDeadLetter(delivery, error))) {
           isInOrder = false;
           break;
         }
@@ -292,8 +293,11 @@ export class Projector<S, T = unknown> {
     return isInOrder;
   }
 
-  /** False: it is not known to be in the dead letters. If it comes again and is there, no second letter is made. */
-  async #bury(delivery: Delivery, reason: string): Promise<boolean> {
+  /**
+   * Makes an input a dead letter. Returns false if it is not known to be one. A repetition after redelivery does not create a second
+   * dead letter.
+   */
+  async #makeDeadLetter(delivery: Delivery, reason: string): Promise<boolean> {
     try {
       return (await delivery.nack(reason, { dead: true })) === "settled";
     } catch (thrown) {
@@ -303,7 +307,7 @@ export class Projector<S, T = unknown> {
     }
   }
 
-  /** An ack that a full disk cannot keep applies. If a crash loses it, the input is redelivered and skipped. */
+  /** On a full disk an ack still applies, but is not durable. If a crash loses it, the input is redelivered and skipped. */
   async #ack(delivery: Delivery): Promise<void> {
     try {
       await delivery.ack();
@@ -313,7 +317,7 @@ export class Projector<S, T = unknown> {
     }
   }
 
-  /** Whether no earlier input is left out. Cleaning makes gaps, so a gap alone says nothing. */
+  /** Whether no earlier input was left out. Retention and compaction leave gaps too, so a gap in the seqs alone proves nothing. */
   async #isNext(seq: number): Promise<boolean> {
     if (this.#position === undefined && this.#options.from === "latest") return true;
     const expected = (this.#position?.seq ?? 0) + 1;
@@ -324,11 +328,11 @@ export class Projector<S, T = unknown> {
 
   async #tick(): Promise<void> {
     const error = this.#change(undefined, () => this.#projection.tick?.(Date.now(), this.states));
-    if (error !== undefined) this.#report(new Error(`a tick is left out: ${error}`));
+    if (error !== undefined) this.#report(new Error(`tick failed and was skipped: ${error}`));
     await this.#flush();
   }
 
-  /** Runs a change of the states; returns why it was undone. */
+  /** Runs a change of the states. If it fails, undoes it and returns the reason. */
   #change(cause: string | undefined, change: () => void): string | undefined {
     try {
       change();
@@ -343,7 +347,7 @@ export class Projector<S, T = unknown> {
     }
   }
 
-  /** Publishes the states that changed; the last one makes the others count. */
+  /** Publishes the changed states; the last one makes the others valid. */
   async #flush(): Promise<void> {
     const records = [...this.#changed].map(([key, cause]) => this.#record(key, cause));
     const last = records.pop();
@@ -388,14 +392,14 @@ export class Projector<S, T = unknown> {
     if (this.#position !== undefined && !(await this.#isOfInput(this.#position))) this.#position = undefined;
   }
 
-  /** Whether the input topic has this event there. One that was deleted and created again has not. */
+  /** Whether the position belongs to this input topic. It does not if the topic was deleted and created again. */
   async #isOfInput({ seq, id }: Position): Promise<boolean> {
     if (this.#endAtOpen < seq) return false;
     const found = await firstOf(this.#client.replay(this.#options.input, { fromSeq: seq, limit: 1 }));
     return found === undefined || found.seq > seq || found.id === id;
   }
 
-  /** Joins the group so that the input after the position is the next one. */
+  /** Joins the group at the input after the position. */
   async #join(): Promise<ProjectorConsumer> {
     const { input, group, from = "earliest", batchSize = 100 } = this.#options;
     const cursor = await this.#client.cursor(input, group);
@@ -411,13 +415,13 @@ export class Projector<S, T = unknown> {
     return orFromEarliest(start, consume);
   }
 
-  /** Voids the leases of a member that is gone, so that all inputs come in order. */
+  /** Moves the group. This voids the leases of lost members, so that all inputs are delivered in order. */
   async #seek(start: Start): Promise<void> {
     const { input, group } = this.#options;
     await orFromEarliest(start, (to) => this.#client.seek(input, group, to));
   }
 
-  /** Repeats a call until it succeeds or can never succeed. */
+  /** Repeats a call while it fails with a retryable error. */
   async #retry<R>(call: () => Promise<R>): Promise<R> {
     const backoff = new Backoff(100, 5_000);
     for (;;) {
@@ -437,7 +441,7 @@ export class Projector<S, T = unknown> {
       if (onError === undefined) console.warn(`projector ${group}: ${messageOf(error)}`);
       else onError(error);
     } catch {
-      // A mistake in the caller's report must not stop the projector.
+      // An `onError` that throws must not stop the projector.
     }
   }
 }
@@ -447,7 +451,7 @@ interface StateRecord {
   options: PublishOptions;
 }
 
-/** A call of `next()`, whose outcome can be asked for. */
+/** A pending call of `next()` whose state can be checked without waiting. */
 class Pull {
   isOver = false;
   readonly ended: Promise<void>;
@@ -474,7 +478,7 @@ function isFull(thrown: unknown): boolean {
   return thrown instanceof PrombusError && thrown.code === "storage_full";
 }
 
-/** After an id that was cleaned away, from the first event: what the states contain is skipped. */
+/** Starts at the first event if the id is unknown because its event was cleaned. Inputs that the states contain are skipped. */
 async function orFromEarliest<R>(start: Start, act: (start: Start) => Promise<R>): Promise<R> {
   try {
     return await act(start);
@@ -484,9 +488,9 @@ async function orFromEarliest<R>(start: Start, act: (start: Start) => Promise<R>
   }
 }
 
-/** Throws if the server would refuse a state. */
+/** Throws if the server would refuse the state. */
 function check(key: string, state: unknown): void {
-  if (key === "" || bytes(key) > MAX_KEY_BYTES) throw new Error(`a key has 1 to ${MAX_KEY_BYTES} bytes`);
+  if (key === "" || bytes(key) > MAX_KEY_BYTES) throw new Error(`a key must have 1 to ${MAX_KEY_BYTES} bytes`);
   const size = bytes(JSON.stringify(state) ?? "null");
   if (size > MAX_STATE_BYTES) throw new Error(`the state of ${key} has ${size} bytes; at most ${MAX_STATE_BYTES} are allowed`);
 }

@@ -1,12 +1,12 @@
 /**
- * Publishes: a bounded queue, a window of frames that wait for their answers, and resends.
+ * Publishes events: a bounded queue, a window of unanswered frames, and resends.
  *
- * Every publish has an id or an idempotency key before it is first sent. So a publish whose answer was lost is sent again over
- * the next connection, and the server stores it once.
+ * Every publish has an id or an idempotency key before it is sent for the first time. If its answer is lost, the client sends it
+ * again over the next connection, and the server stores it once.
  */
 import { Backoff } from "./backoff.js";
 import { asError, type Connection } from "./connection.js";
-import { isPassing, PrombusError } from "./errors.js";
+import { isTemporary, PrombusError } from "./errors.js";
 import type { Waiter } from "./frames.js";
 import { MAX_DELAY_MS } from "./token.js";
 import type { Millis, PublishOptions, PublishResult } from "./types.js";
@@ -14,27 +14,27 @@ import { uuidv7 } from "./uuid.js";
 
 /** Limits of publishes. */
 export interface PublisherOptions {
-  /** Publishes that may wait for an answer; default 65,536. One more is rejected with `queue_full`. */
+  /** Maximum number of unanswered publishes; default 65,536. Further publishes are rejected with `queue_full`. */
   maxQueued?: number | undefined;
-  /** Characters of their frames; default 64 Mi. */
+  /** Maximum total size of their frames, in characters; default 64 Mi. */
   maxQueuedBytes?: number | undefined;
-  /** How long a publish is tried; default 60,000. */
+  /** How long a publish is retried; default 60,000. */
   publishTimeoutMs?: Millis | undefined;
 }
 
-/** One publish, from its call to its answer. */
+/** A publish that is not answered yet. */
 interface Publish extends Waiter {
   readonly corr: number;
   /** Its id or idempotency key. */
   readonly name: string | undefined;
   readonly frame: string;
   readonly deadline: Millis;
-  /** Why the server would not take it, the last time that it was sent. */
+  /** Why the server refused the last attempt. */
   lastError?: PrombusError;
   fail(error: unknown): void;
 }
 
-/** What may be sent and unanswered: enough for any round trip, and less than a server holds back. */
+/** Limits of sent and unanswered publishes: enough for any round trip, and less than what makes the server apply backpressure. */
 const WINDOW = 16_384;
 const WINDOW_BYTES = 2 << 20;
 
@@ -42,7 +42,7 @@ export class Publisher {
   readonly #connection: Connection;
   readonly #options: PublisherOptions;
   readonly #backoff = new Backoff();
-  /** Not sent yet, or to be sent again; in the order of the calls, unless `#isUnsorted`. */
+  /** Publishes to send or to send again, in the order of the calls unless `#isUnsorted`. */
   #queued = new Set<Publish>();
   #isUnsorted = false;
   readonly #sent = new Set<Publish>();
@@ -53,7 +53,7 @@ export class Publisher {
   #deadlineTimer: ReturnType<typeof setTimeout> | undefined;
   #nextDeadline = Infinity;
   #waiting: { isMet: () => boolean; resolve: () => void }[] = [];
-  /** What may be sent and unanswered now: one after a refusal, and twice as many with each OK. */
+  /** How many publishes may be sent and unanswered: 1 after a refusal, doubled with each OK. */
   #window = WINDOW;
   #closedBy: PrombusError | undefined;
 
@@ -62,7 +62,7 @@ export class Publisher {
     this.#options = options;
   }
 
-  /** Publishes that wait for an answer. */
+  /** The number of unanswered publishes. */
   get pending(): number {
     return this.#queued.size + this.#sent.size;
   }
@@ -91,14 +91,14 @@ export class Publisher {
         },
         err: (frame) => {
           const error = asError(frame);
-          if (isPassing(error)) {
+          if (isTemporary(error)) {
             this.#retry(publish, error);
           } else if (this.#remove(publish)) {
             this.#answered();
             reject(error);
           }
         },
-        // `lost()` of the publisher takes back all that was sent.
+        // The publisher's own `lost()` puts all sent publishes back into the queue.
         lost: () => {},
         fail: (error) => {
           if (this.#remove(publish)) reject(error);
@@ -115,7 +115,7 @@ export class Publisher {
     return this.#hasRoom(1);
   }
 
-  /** Resolves when half of the queue is free. */
+  /** Resolves at once if the queue has room, otherwise when half of it is free. */
   whenWritable(): Promise<void> {
     return this.isWritable ? Promise.resolve() : this.#until(() => this.#hasRoom(0.5));
   }
@@ -125,7 +125,7 @@ export class Publisher {
     return this.#until(() => this.pending === 0);
   }
 
-  /** Sends what the window allows, once in this turn. */
+  /** Sends as many publishes as the window allows, once per turn of the event loop. */
   flush(): void {
     if (this.#isFlushing) return;
     this.#isFlushing = true;
@@ -135,7 +135,7 @@ export class Publisher {
     });
   }
 
-  /** The connection broke: everything is sent again in the order of the calls, also what the server refused for now. */
+  /** The connection broke: all unanswered publishes will be sent again in the order of the calls. */
   lost(): void {
     for (const publish of this.#sent) this.#queued.add(publish);
     this.#isUnsorted ||= this.#sent.size > 0;
@@ -143,7 +143,7 @@ export class Publisher {
     this.#sentBytes = 0;
   }
 
-  /** The server closed the connection because of a large frame: sending it again would only repeat that. */
+  /** The server closed the connection because a frame was too large. Fails the largest publish, which would cause that again. */
   frameTooLarge(error: PrombusError): void {
     const [largest] = [...this.#sent].sort((one, other) => other.frame.length - one.frame.length);
     largest?.fail(error);
@@ -176,7 +176,7 @@ export class Publisher {
     this.#waiting = this.#waiting.filter(({ isMet, resolve }) => !isMet() || resolve());
   }
 
-  /** A publish is over. False if it was before. */
+  /** Forgets a publish that has ended. Returns false if it had ended before. */
   #remove(publish: Publish): boolean {
     const { length } = publish.frame;
     if (this.#sent.delete(publish)) this.#sentBytes -= length;
@@ -196,7 +196,7 @@ export class Publisher {
     if (this.#queued.size > 0) this.flush();
   }
 
-  /** The server would not take the publish now. */
+  /** The server refused the publish temporarily: queues it again and pauses. */
   #retry(publish: Publish, error: PrombusError): void {
     if (!this.#sent.delete(publish)) return;
     this.#sentBytes -= publish.frame.length;
@@ -260,7 +260,7 @@ function encode(corr: number, topic: string, payload: unknown, wire: Omit<Publis
   if (json === undefined) {
     throw new PrombusError("invalid_payload", `the payload for ${topic} cannot be written as JSON`, { cause });
   }
-  // A publish without an id could not be repeated.
+  // Without an id, a publish could not be repeated safely.
   if (!wire.idempotencyKey) wire.id ??= uuidv7();
   return `{"op":"PUBLISH","corr":${corr},"topic":${JSON.stringify(topic)},"payload":${json},"opts":${JSON.stringify(wire)}}`;
 }

@@ -1,4 +1,4 @@
-/** One WebSocket, of any runtime. */
+/** A WebSocket connection that works with the WebSocket class of any runtime. */
 import { gatherWrites } from "./node-socket.js";
 
 /** The part of a WebSocket that is used here. Browsers, Node 22, Bun, Deno and `ws` have it. */
@@ -15,7 +15,7 @@ export interface WebSocketLike {
 /** The class of a WebSocket, e.g. that of the package `ws`. */
 export type WebSocketConstructor = new (url: string) => WebSocketLike;
 
-/** What `ws` has beyond the standard. */
+/** Methods that `ws` has in addition to the standard. */
 interface NodeSocket {
   /** Ends the connection without a closing handshake, which a dead peer would never answer. */
   terminate?(): void;
@@ -43,29 +43,29 @@ export class Socket {
       // Binary messages are not part of the protocol.
       if (typeof event.data === "string") this.#events?.message(event.data);
     };
-    // Details come only from `ws` and Node; a browser tells a page nothing.
+    // Only `ws` and Node report details; a browser tells a page nothing.
     socket.onerror = (event: { message?: string }) => { this.#error = event.message ?? ""; };
     socket.onclose = (event: { code: number; reason: string }) => {
       this.#end(event.code, event.reason || this.#error);
     };
   }
 
-  /** Sends a message. Messages of one turn of the event loop leave in one write where the runtime can do that. */
+  /** Sends a message. All messages of one event-loop turn are sent in one write where the runtime allows it. */
   send(text: string): void {
     if (this.#socket.readyState !== 1) return;
     gatherWrites(this.#socket);
     this.#socket.send(text);
   }
 
-  /** Sends a close frame. Leases go back to the group without counting as an attempt. */
+  /** Sends a close frame, so that returned leases do not count as an attempt. */
   close(): void {
     this.#socket.close(1000);
   }
 
-  /** Ends the connection at once, for a peer that does not answer. */
+  /** Ends the connection at once, without waiting for the peer. */
   abandon(reason = ""): void {
     const socket = this.#socket as WebSocketLike & NodeSocket;
-    // Before the socket says the same without a reason: Node's own calls `onclose` at once while it connects.
+    // Must come first: Node's own WebSocket calls `onclose`, without the reason, during `close()` while it connects.
     this.#end(1006, reason);
     if (socket.terminate !== undefined) socket.terminate();
     else socket.close();

@@ -1,8 +1,8 @@
 /**
- * Outbox and marks in SQLite, over `node:sqlite` (Node 22.5 or later) or better-sqlite3.
+ * Outbox and deduplication marks in SQLite, with `node:sqlite` (Node 22.5 or later) or better-sqlite3.
  *
- * The tables are those of the Rust library, so Rust and Node programs can share them. Rows are claimed in an immediate transaction:
- * of several drainers one gets a row. Both drivers are synchronous, so a call blocks the thread for as long as SQLite takes.
+ * The tables are those of the Rust library, so Rust and Node programs can share them. Rows are claimed in an immediate transaction, so
+ * only one drainer gets a row. Both drivers are synchronous: each call blocks the thread until SQLite is done.
  */
 import { DEDUPE_TTL_MS, type DedupeStore } from "./exactly-once.js";
 import { PrombusError } from "./errors.js";
@@ -12,7 +12,7 @@ import { uuidv7 } from "./uuid.js";
 
 type SqlValue = null | number | bigint | string | Uint8Array;
 
-/** The part of a database that is used; `DatabaseSync` of `node:sqlite` and `Database` of better-sqlite3 implement it. */
+/** The methods of a database that are used here; `DatabaseSync` of `node:sqlite` and `Database` of better-sqlite3 have them. */
 export interface SqliteDatabase {
   exec(sql: string): unknown;
   prepare(sql: string): SqliteStatement;
@@ -25,7 +25,7 @@ export interface SqliteStatement {
   all(...values: SqlValue[]): unknown[];
 }
 
-/** The table `outbox`. A service adds rows with `id`, `topic` and `payload`; the rest has defaults. */
+/** The table `outbox`. A service inserts rows with `id`, `topic` and `payload`; the other columns have defaults. */
 export const OUTBOX_SQL = `CREATE TABLE IF NOT EXISTS outbox (
   id              TEXT PRIMARY KEY NOT NULL CHECK (typeof(id) = 'text' AND id <> ''),
   topic           TEXT NOT NULL,
@@ -64,8 +64,8 @@ const PURGE_ROWS = 1_000;
 const MAX_ERROR_CHARS = 1_000;
 
 /**
- * Opens a database with `node:sqlite`, or with better-sqlite3 where that is missing. It is in WAL mode, a commit survives a power
- * cut, and statements wait up to 5 s for other processes.
+ * Opens a database with `node:sqlite`, or with better-sqlite3 if `node:sqlite` is missing. The database is in WAL mode, commits
+ * survive a power cut, and statements wait up to 5 s for locks of other processes.
  */
 export async function openDatabase(path: string): Promise<SqliteDatabase> {
   const database = await open(path);
@@ -88,14 +88,14 @@ async function open(path: string): Promise<SqliteDatabase> {
   } catch (thrown) {
     if (!isMissing(thrown)) throw thrown;
     reasons.push("better-sqlite3 is not installed");
-    throw new PrombusError("internal", `there is no SQLite: ${reasons.join(", and ")}`, { cause: thrown });
+    throw new PrombusError("internal", `no SQLite driver found: ${reasons.join(", and ")}`, { cause: thrown });
   }
   return new Database(path);
 }
 
 type SqliteConstructor = new (path: string) => SqliteDatabase;
 
-/** The name in a variable keeps compilers and bundlers from resolving an optional module. */
+/** Passing the name as a variable keeps compilers and bundlers from resolving an optional module. */
 async function importModule<M>(name: string): Promise<M> {
   return (await import(name)) as M;
 }
@@ -106,9 +106,9 @@ function isMissing(thrown: unknown): boolean {
 }
 
 export interface SqliteOutboxOptions {
-  /** Name of this drainer in the rows that it holds; no two that run may share one. Default: a unique name. */
+  /** Name of this drainer in the rows that it claimed. Must be unique among running drainers. Default: a unique name. */
   worker?: string;
-  /** How long a claimed row belongs to this drainer; default 30,000. */
+  /** How long a claimed row is leased to this drainer; default 30,000. */
   leaseMs?: Millis;
   /** Failed attempts before a row is dead; default 10. */
   maxAttempts?: number;
@@ -138,8 +138,8 @@ interface OutboxRow {
  * database.exec("COMMIT");
  * ```
  *
- * The drainer works in transactions of its own, between the service's. A service that keeps a transaction open over an `await`
- * needs a second connection for its drainer.
+ * The drainer uses its own transactions on the same connection. A service that keeps a transaction open across an `await` needs a
+ * second connection for its drainer.
  */
 export class SqliteOutbox<T = unknown> implements OutboxStore<T> {
   readonly worker: string;
@@ -160,8 +160,8 @@ export class SqliteOutbox<T = unknown> implements OutboxStore<T> {
   }
 
   /**
-   * Adds a row, within the caller's transaction if there is one: the row exists when that commits. Throws if there is a row with
-   * this id.
+   * Adds a row, within the caller's transaction if there is one: the row exists once that transaction commits. Throws if a row with
+   * this id exists.
    */
   add(rec: OutboxRecord<T>): void {
     const payload: string | undefined = JSON.stringify(rec.payload);
@@ -175,7 +175,7 @@ export class SqliteOutbox<T = unknown> implements OutboxStore<T> {
 
   async claimBatch(n: number): Promise<OutboxRecord<T>[]> {
     const now = Date.now();
-    // An idle drainer must not take the lock of those that write.
+    // An idle drainer must not take the write lock from the service.
     if (this.#due(now, 1).length === 0) return [];
     return this.#transact(() => {
       const claim = this.#prepare(`UPDATE outbox SET status = 'claimed', worker = ?, lease_until_ms = ?
@@ -186,7 +186,7 @@ export class SqliteOutbox<T = unknown> implements OutboxStore<T> {
         try {
           records.push(recordOf<T>(row));
         } catch (thrown) {
-          // A row that no bus would take must not hold up the others.
+          // An invalid row must not block the other rows.
           const sql = `UPDATE outbox SET status = 'dead', worker = NULL, lease_until_ms = 0, next_attempt_ms = 0,
             attempts = attempts + 1, last_err = ? WHERE rowid = ?`;
           this.#prepare(sql).run(shortened((thrown as Error).message), rowid);
@@ -216,7 +216,7 @@ export class SqliteOutbox<T = unknown> implements OutboxStore<T> {
     this.#transact(() => {
       const failed = this.#prepare(`UPDATE outbox SET attempts = attempts + 1
         WHERE id = ? AND worker = ? AND status = 'claimed' RETURNING rowid, attempts`).get(id, this.worker);
-      // The lease has expired: another drainer has the row.
+      // The lease has expired, and another drainer may have the row.
       if (failed === undefined || failed === null) return;
       const { rowid, attempts } = failed as { rowid: number; attempts: number };
       const isDead = isPermanent || attempts >= this.#maxAttempts;
@@ -261,7 +261,7 @@ export class SqliteOutbox<T = unknown> implements OutboxStore<T> {
     return Object.fromEntries(rows.map(({ status, n }) => [status, n]));
   }
 
-  /** Rows that are due: those that failed before and new ones, in the order in which they were added. */
+  /** Rows that are due, failed and new ones, in insertion order. */
   #due(now: Millis, n: number): number[] {
     const sql = `SELECT rowid FROM outbox WHERE status = ? AND next_attempt_ms <= ?
       ORDER BY next_attempt_ms, rowid LIMIT ?`;
@@ -292,7 +292,7 @@ export class SqliteOutbox<T = unknown> implements OutboxStore<T> {
   }
 }
 
-/** Marks for `subscribeExactlyOnce` in a SQLite database. */
+/** Stores the marks of `subscribeExactlyOnce` in a SQLite database. */
 export class SqliteDedupe implements DedupeStore {
   readonly #database: SqliteDatabase;
   #marked = 0;
@@ -308,7 +308,7 @@ export class SqliteDedupe implements DedupeStore {
     return this.#database.prepare(sql).all(topic, group, id, Date.now()).length > 0;
   }
 
-  /** Durable when it resolves. */
+  /** Resolves when the mark is durable. */
   async mark(topic: string, group: string, id: string, ttlMs: Millis = DEDUPE_TTL_MS): Promise<void> {
     const now = Date.now();
     if (this.#marked++ % PURGE_ROWS === 0) this.purge();
@@ -325,7 +325,7 @@ export class SqliteDedupe implements DedupeStore {
   }
 }
 
-/** The record of a row. Another program may have written anything into it. */
+/** Converts a row to a record. Checks every column, because other programs may have written the row. */
 function recordOf<T>(row: OutboxRow): OutboxRecord<T> {
   const record: OutboxRecord<T> = {
     id: required(row.id, "id"),
@@ -348,7 +348,7 @@ function headersOf(json: string): Record<string, string> {
   const headers = parsed(json, "headers");
   const isObject = typeof headers === "object" && headers !== null && !Array.isArray(headers);
   if (!isObject || !Object.values(headers).every((value) => typeof value === "string")) {
-    throw new Error("the headers are not a JSON object of texts");
+    throw new Error("the headers are not a JSON object of strings");
   }
   return headers as Record<string, string>;
 }
@@ -367,11 +367,11 @@ function required(value: unknown, name: string): string {
   return found;
 }
 
-/** Text, also when it was written as a blob. */
+/** The text of a column. Another program may have written it as a blob. */
 function text(value: unknown, name: string): string | undefined {
   if (value === null) return undefined;
   if (typeof value === "string") return value;
-  if (!(value instanceof Uint8Array)) throw new Error(`the ${name} is a number, not a text`);
+  if (!(value instanceof Uint8Array)) throw new Error(`the ${name} is a number, not a string`);
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(value);
   } catch {
@@ -379,7 +379,7 @@ function text(value: unknown, name: string): string | undefined {
   }
 }
 
-/** 100 ms doubling to 30 s, a fifth more or less. */
+/** 100 ms, doubling with each attempt to 30 s, with ±20 % jitter. */
 function backoffMs(attempts: number): Millis {
   const full = Math.min(100 * 2 ** Math.min(attempts - 1, 16), 30_000);
   return Math.round(full * (0.8 + Math.random() * 0.4));

@@ -1,12 +1,12 @@
-/** Server-Sent Events and lines, from bytes that may be cut anywhere. */
+/** Parsers for Server-Sent Events and for lines. Their input arrives in chunks that may end anywhere. */
 
 /** Splits a stream of UTF-8 into lines that end with LF or CRLF. */
 export class LineSplitter {
-  /** What follows the last line end. */
+  /** The incomplete line at the end. */
   rest = "";
   readonly #decoder = new TextDecoder();
 
-  /** The lines that these bytes complete, without their ends. */
+  /** The lines that these bytes complete, without line ends. */
   push(bytes: Uint8Array): string[] {
     const lines = this.#decoder.decode(bytes, { stream: true }).split("\n");
     lines[0] = this.rest + (lines[0] as string);
@@ -16,7 +16,7 @@ export class LineSplitter {
 }
 
 export interface SseMessage {
-  /** Where a client resumes that has this message. */
+  /** The position at which a client resumes after this message. */
   readonly id: string;
   /** The type; empty for an ordinary message. */
   readonly event: string;
@@ -24,9 +24,9 @@ export interface SseMessage {
   readonly data: string | undefined;
 }
 
-/** Parses one `text/event-stream`. A block counts when it is complete, and so does its id. */
+/** Parses a `text/event-stream`. A block, and its id, applies only when it is complete. */
 export class SseParser {
-  /** From `retry:`. */
+  /** The value of `retry:`. */
   retryMs: number | undefined;
   readonly #lines = new LineSplitter();
   #id: string;

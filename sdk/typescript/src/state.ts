@@ -1,5 +1,5 @@
 /// <reference lib="esnext.disposable" preserve="true" />
-/** The newest event of each key of a topic, kept up to date. */
+/** A view of a topic's state: the newest event of each key, kept up to date. */
 import { ClosedError, type PrombusError } from "./errors.js";
 import { retryBackoff, tail } from "./history.js";
 import { type Http, onAbort } from "./http.js";
@@ -10,11 +10,11 @@ export interface StateChange<T = unknown> {
   readonly key: string;
   /** The key's new event; undefined if the key was deleted. */
   readonly event: StoredEvent<T> | undefined;
-  /** What the key had when the iterator's last change was made; undefined if the key is new. */
+  /** The key's event before this change, as this iterator saw it; undefined if the key is new. */
   readonly previous: StoredEvent<T> | undefined;
 }
 
-/** A position in a topic: that of an event. */
+/** The position of an event in its topic. */
 export interface StatePosition {
   readonly id: UUID;
   readonly seq: number;
@@ -26,12 +26,12 @@ interface StatePage<T> {
   next: string | null;
 }
 
-/** What an iterator has not returned yet: at most one change of each key. */
+/** The changes that an iterator has not returned yet: at most one per key. */
 type Pending<T> = Map<string, StateChange<T>>;
 
 /**
- * The newest event of each key that is not deleted. It follows the topic until it is closed; an event with the payload null
- * deletes its key. Iterating gives the changes after that moment.
+ * The newest event of each key that is not deleted. The view follows the topic until it is closed; an event with the payload null
+ * deletes its key. Iterating returns the changes from that point on.
  */
 export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
   readonly #http: Http;
@@ -40,7 +40,7 @@ export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
   readonly #stop = new AbortController();
   /** One entry for each iterator that has not ended. */
   readonly #iterators = new Set<Pending<T>>();
-  /** Resumes each `next` that waits. */
+  /** Wakes the `next` calls that wait. */
   readonly #waiting: (() => void)[] = [];
   #events = new Map<string, StoredEvent<T>>();
   #position: StatePosition | undefined;
@@ -52,7 +52,7 @@ export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
     this.#topic = topic;
   }
 
-  /** Loads the state and begins to follow it. While the server cannot be reached it tries again. `signal` closes the view. */
+  /** Loads the state and starts to follow the topic. Retries while the server cannot be reached. `signal` closes the view. */
   static async load<T = unknown>(
     http: Http,
     topic: string,
@@ -65,7 +65,7 @@ export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
     return view;
   }
 
-  /** Resolves when the view no longer follows its topic: it was closed, or `error` says why. Never rejects. */
+  /** Resolves when the view has stopped following its topic: it was closed, or it failed with `error`. Never rejects. */
   get closed(): Promise<void> {
     return this.#closed;
   }
@@ -78,7 +78,7 @@ export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
     return this.#events.has(key);
   }
 
-  /** In seq order. */
+  /** The keys and their events, in seq order. */
   entries(): IterableIterator<[string, StoredEvent<T>]> {
     return this.#events.entries();
   }
@@ -106,8 +106,8 @@ export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
   }
 
   /**
-   * The changes from now on. If the reader is slower than they come, those of one key become one change. Ends when the view
-   * is closed, and throws if it fails.
+   * The changes from now on. If the reader cannot keep up, several changes of a key are merged into one. The iterator ends when
+   * the view is closed, and throws if the view fails.
    */
   [Symbol.asyncIterator](): AsyncIterableIterator<StateChange<T>> {
     const pending: Pending<T> = new Map();
@@ -140,7 +140,7 @@ export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
     };
   }
 
-  /** Stops following the topic and ends the iterators. What was loaded can still be read. */
+  /** Stops following the topic and ends the iterators. The loaded state can still be read. */
   close(): void {
     for (const pending of this.#iterators) pending.clear();
     this.#stop.abort();
@@ -194,7 +194,7 @@ export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
     } while (page.next);
     const old = this.#events;
     this.#events = events;
-    // All pages have the position of the first.
+    // All pages have the position of the first page.
     this.#position = page.position ?? undefined;
     for (const [key, previous] of old) if (!events.has(key)) this.#changed(key, undefined, previous);
     for (const [key, event] of events) {
@@ -209,7 +209,7 @@ export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
     if (key === undefined) return;
     const previous = this.#events.get(key);
     const current = event.payload === null ? undefined : event;
-    // Set again at the end: the keys stay in seq order.
+    // Deleting the key first moves it to the end: the keys stay in seq order.
     this.#events.delete(key);
     if (current) this.#events.set(key, current);
     this.#changed(key, current, previous);
@@ -219,7 +219,7 @@ export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
     for (const pending of this.#iterators) {
       const change = pending.get(key);
       const previous = change ? change.previous : last;
-      // Made and deleted since the reader looked: nothing to tell.
+      // A key that was created and deleted since the iterator's last change is not a change.
       if (event || previous) pending.set(key, { key, event, previous });
       else pending.delete(key);
     }

@@ -1,5 +1,5 @@
 /// <reference lib="esnext.disposable" preserve="true" />
-/** A subscription with a handler: returning acks, throwing nacks. */
+/** A subscription with a handler: returning acks the event, throwing nacks it. */
 import type { ClientEvents, Connection } from "./connection.js";
 import type { Emitter } from "./emitter.js";
 import { ClosedError, messageOf, NackError, type PrombusError, RejectError, ValidationError } from "./errors.js";
@@ -9,14 +9,14 @@ import type { Telemetry } from "./telemetry.js";
 import { type Schemas, validate } from "./topics.js";
 import type { Handler, HandlerOptions, Millis } from "./types.js";
 
-/** What turns an event into a call of the user's code. */
+/** What a subscription uses to call the handler: schemas, tracing, and the emitter for failures. */
 export interface HandlerTools {
   schemas: Schemas | undefined;
   telemetry: Telemetry | undefined;
   emitter: Emitter<ClientEvents>;
 }
 
-/** One member of a group, whose events go to a handler. */
+/** One member of a group, whose events are passed to a handler. */
 export class Subscription {
   /** @internal */
   readonly member: Membership;
@@ -29,7 +29,7 @@ export class Subscription {
 
   /** Whether the subscription created the group. If not, `from` and `expireMs` had no effect. */
   created = false;
-  /** Resolves when the subscription is over: with an error if the server ended it, else with undefined. Never rejects. */
+  /** Resolves when the subscription has ended: with an error if the server ended it, else with undefined. Never rejects. */
   readonly finished: Promise<PrombusError | undefined> = new Promise((resolve) => { this.#finish = resolve; });
 
   /** @internal */
@@ -67,8 +67,8 @@ export class Subscription {
   }
 
   /**
-   * Leaves the group after running handlers have ended and their events are settled, at most `timeoutMs` (default 30,000)
-   * later. What was not handled goes to other members; it does not count as an attempt.
+   * Waits until running handlers have ended and their events are settled, for at most `timeoutMs` (default 30,000), then leaves the
+   * group. Unhandled events go to other members, which does not count as an attempt.
    */
   unsubscribe(options: { timeoutMs?: Millis } = {}): Promise<void> {
     return this.member.drain(options.timeoutMs);
@@ -107,7 +107,7 @@ export class Subscription {
       const lease = this.#waiting[taken] as Lease;
       taken += 1;
       if (lease.isOver) {
-        // Another member may have it; if it returns, it arrives again.
+        // Another member may have the event. If it is redelivered to this member, `arrived` is called again.
         this.member.drop(lease);
         continue;
       }
@@ -137,7 +137,7 @@ export class Subscription {
       const { topic, group } = this.member;
       const { attempt } = lease;
       const { id } = event;
-      // A worker whose handler fails must not be silent.
+      // A failing handler must not go unnoticed.
       if (!emitter.emit("nack", { error: thrown, topic, group, id, attempt })) {
         console.warn(`prombus: a handler failed: ${topic} ${id}, attempt ${attempt}`, thrown);
       }
@@ -146,7 +146,7 @@ export class Subscription {
   }
 }
 
-/** How an event ends whose handling failed. An invalid payload stays invalid: it is given up at once. */
+/** The verdict for an event whose handler threw. An invalid payload stays invalid, so the event is given up at once. */
 export function verdictOf(thrown: unknown): Verdict {
   const reason = messageOf(thrown);
   if (thrown instanceof RejectError || thrown instanceof ValidationError) return { ok: false, reason, dead: true };

@@ -1,9 +1,9 @@
-/** Where tracing attaches to the client. `@prombus/client/opentelemetry` implements it. */
+/** The interface between the client and tracing. `@prombus/client/opentelemetry` implements it. */
 import type { DeliveryContext, StoredEvent } from "./types.js";
 
 /** Wraps publishes and handlers, e.g. in spans. */
 export interface Telemetry {
-  /** Wraps a publish. `send` gets the event's headers, with those that carry the context. */
+  /** Wraps a publish. Calls `send` with the event's headers plus those that contain the trace context. */
   publish<R>(
     topic: string,
     headers: Record<string, string> | undefined,

@@ -1,4 +1,4 @@
-/** A token bucket: limits a rate and allows bursts. */
+/** A token bucket: limits the average rate and allows bursts. */
 
 export class TokenBucket {
   readonly #capacity: number;
@@ -13,7 +13,7 @@ export class TokenBucket {
     this.#last = Date.now();
   }
 
-  /** Takes `n` tokens if there are as many. */
+  /** Takes `n` tokens, or none if there are fewer. Returns whether it took them. */
   tryConsume(n = 1): boolean {
     this.#refill();
     if (this.#tokens < n) return false;
@@ -29,7 +29,7 @@ export class TokenBucket {
 
   #refill(): void {
     const now = Date.now();
-    // A clock that was set back refills nothing, and takes nothing.
+    // If the clock was set back, no tokens are added or removed.
     const seconds = Math.max(0, now - this.#last) / 1000;
     this.#tokens = Math.min(this.#capacity, this.#tokens + seconds * this.#refillPerSec);
     this.#last = now;

@@ -1,12 +1,12 @@
-/** Tokens: where they come from, and when they expire. */
+/** Tokens, and when the client replaces them. */
 import type { Millis } from "./types.js";
 
-/** A token, or a function that gets a fresh one. */
+/** A token, or a function that returns a fresh one. */
 export type Token = string | (() => string | Promise<string>);
 
-/** Longest wait of a timer. */
+/** The longest delay of a JavaScript timer. */
 export const MAX_DELAY_MS = 0x7fffffff;
-/** A token is replaced this long before it expires, or after four fifths of its life if that is later. */
+/** A token is replaced this long before it expires, or after four fifths of its remaining time if that is later. */
 const LEAD_MS = 60_000;
 const MIN_DELAY_MS = 500;
 
@@ -22,7 +22,7 @@ export function expiryOf(token: string): Millis | undefined {
   }
 }
 
-/** How long to wait before getting the successor of a token; undefined if it does not expire. */
+/** How long to wait before a token is replaced; undefined if it does not expire. */
 export function refreshDelay(token: string, now: Millis = Date.now()): Millis | undefined {
   const expiry = expiryOf(token);
   if (expiry === undefined) return undefined;

@@ -1,4 +1,4 @@
-/** Types of topics and payloads, and their run-time check with Standard Schema validators. */
+/** Types of topics and payloads, and run-time checks with Standard Schema validators. */
 import { ValidationError, type ValidationIssue } from "./errors.js";
 import type { DeadLetter } from "./types.js";
 
@@ -49,7 +49,7 @@ type Matches<P extends string, T extends string> = P extends T
         ? T extends `${string}.${string}` ? false : true
         : false;
 
-/** Topics of dead letters match only patterns that begin with `dlq.`; {@link PayloadOf} knows what those give. */
+/** Excludes dead-letter topics: they match only patterns that begin with `dlq.`, which {@link PayloadOf} handles. */
 type MatchingTopics<M, P extends string> = {
   [K in keyof M & string]: K extends `dlq.${string}` ? never : Matches<P, K> extends true ? K : never;
 }[keyof M & string];
@@ -68,7 +68,7 @@ export type PayloadOf<M, P extends string> = string extends keyof M
       ? DeadLetter<PayloadOf<M, Topic>>
       : [MatchingTopics<M, P>] extends [never] ? unknown : M[MatchingTopics<M, P>];
 
-/** Checks a payload; returns what the schema makes of it, at once if the schema answers at once. */
+/** Checks a payload. Returns the schema's output, or a promise of it if the schema is asynchronous. */
 export function validate(schemas: Schemas | undefined, topic: string, payload: unknown): unknown {
   const schema = schemas !== undefined && Object.hasOwn(schemas, topic) ? schemas[topic] : undefined;
   if (schema === undefined) return payload;

@@ -1,8 +1,8 @@
-/** The shapes that travel over the wire, and the options of the client's calls. */
+/** The types of the wire protocol, and the options of the client's calls. */
 
 /** A UUID as text, e.g. `0196f1d0-1c2a-7b3c-8d4e-5f6071829304`. */
 export type UUID = string;
-/** Milliseconds; as a point in time: since 1970-01-01 UTC. */
+/** A duration in milliseconds, or a point in time in milliseconds since 1970-01-01 UTC. */
 export type Millis = number;
 
 /** One event of a topic. */
@@ -11,7 +11,7 @@ export interface EventRecord<T = unknown> {
   id: UUID;
   /** Position in the topic: 1, 2, 3 … in commit order. */
   seq?: number;
-  /** When it happened. */
+  /** When the event happened. */
   ts: Millis;
   topic: string;
   payload: T;
@@ -36,25 +36,25 @@ export interface DeadLetter<T = unknown> {
   /** The group that gave it up. */
   group: string;
   original: StoredEvent<T>;
-  /** The reason of the last nack, or what else made the group give up. */
+  /** Why the group gave up: the reason of the last nack, or another cause. */
   err: string;
   attempts: number;
   ts: Millis;
 }
 
-/** How far a group is: everything up to this event is settled. */
+/** The position of a group: all events up to and including this one are settled. */
 export interface CursorPosition {
   topic: string;
   lastId?: UUID;
   lastTs?: Millis;
 }
 
-/** Where a new group starts, or where a seek moves one. */
+/** Where a new group starts, or where a seek moves a group. */
 export type Start = "latest" | "earliest" | { ts: Millis } | { afterId: UUID };
 
 /** Options of a publish. */
 export interface PublishOptions {
-  /** The event's id. A publish with an id that the topic has adds nothing. */
+  /** The event's id. A publish with an id that the topic already has adds nothing. */
   id?: UUID | undefined;
   /** A business id, e.g. `"order 17"`: the server derives the event's id from it. Not together with `id`. */
   idempotencyKey?: string | undefined;
@@ -68,7 +68,7 @@ export interface PublishOptions {
   timeoutMs?: Millis | undefined;
 }
 
-/** Answer to a publish: the event is durable. */
+/** The answer to a publish: the event is durable. */
 export interface PublishResult {
   id: UUID;
   seq: number;
@@ -76,7 +76,7 @@ export interface PublishResult {
   duplicate?: boolean;
 }
 
-/** Selects the events of a group. It belongs to the group: all members must use the same one. */
+/** Selects the events of a group. The filter belongs to the group: all members must use the same one. */
 export interface EventFilter {
   key?: string | undefined;
   tag?: string | undefined;
@@ -89,15 +89,15 @@ export interface SubscribeOptions {
   from?: "latest" | "earliest" | "ts" | "afterId" | { ts: Millis } | { afterId: UUID } | undefined;
   ts?: Millis | undefined;
   afterId?: UUID | undefined;
-  /** Events that the server hands out at once; default 100. */
+  /** Maximum number of events that the server leases at once; default 100. */
   batchSize?: number | undefined;
-  /** Events that this member may hold unsettled; default 100, or `concurrency` if that is more. */
+  /** How many unsettled events this member may hold; default 100, or `concurrency` if that is more. */
   maxInFlight?: number | undefined;
   /** How long a lease runs; default 30,000. */
   ackTimeoutMs?: Millis | undefined;
-  /** Deliveries before an event goes to the dead letters; default 5. */
+  /** Deliveries before an event becomes a dead letter; default 5. */
   maxAttempts?: number | undefined;
-  /** Events of the whole group that may be leased or waiting for redelivery. */
+  /** How many events of the whole group may be leased or waiting for redelivery. */
   maxUnsettled?: number | undefined;
   filter?: EventFilter | undefined;
   /** More topics or patterns that the group reads. */
@@ -106,24 +106,24 @@ export interface SubscribeOptions {
   name?: string | undefined;
   /** Deletes the group after this time without members; only applies when the group is created. */
   expireMs?: Millis | undefined;
-  /** Extends leases while events are held here; default true. */
+  /** Extends the leases of the events that the client holds; default true. */
   autoExtend?: boolean | undefined;
-  /** Extends the lease of one event for at most this time; default one hour. */
+  /** The longest time for which the lease of one event is extended; default one hour. */
   maxExtensionMs?: Millis | undefined;
 }
 
 /** Options of `subscribe`. */
 export interface HandlerOptions extends SubscribeOptions {
-  /** Handlers that may run at the same time; default 1: events are handled one after the other, in order. */
+  /** How many handlers may run at the same time; default 1: events are handled in order, one at a time. */
   concurrency?: number | undefined;
 }
 
 /** Why an event is delivered again. */
 export type RedeliveryReason = "nacked" | "lease_expired" | "member_lost" | "server_restarted";
 
-/** What a handler learns about its delivery. */
+/** Describes the delivery that a handler processes. */
 export interface DeliveryContext {
-  /** 1 for the first delivery. After a reconnect this follows the newest delivery of the event. */
+  /** 1 for the first delivery. Changes if the event is redelivered while its handler runs. */
   readonly attempt: number;
   readonly maxAttempts: number;
   /** The topic or pattern of the subscription. */
@@ -136,8 +136,8 @@ export interface DeliveryContext {
   /** When the lease ends, in milliseconds since 1970 by the local clock. */
   readonly leaseUntil: Millis;
   /**
-   * Aborts when the lease has ended, or when the server says that the event is no longer this member's: another member may
-   * have it. Pass it to whatever the handler waits for.
+   * Aborts when this member has lost the lease, because the lease expired or the server says so: another member may have the
+   * event. Pass the signal to everything that the handler waits for.
    */
   readonly signal: AbortSignal;
   /** Extends the lease to `ms` from now, at least 1000. Rejects if the lease is lost. */
@@ -148,8 +148,8 @@ export interface DeliveryContext {
 export type Handler<T = unknown> = (event: StoredEvent<T>, ctx: DeliveryContext) => unknown;
 
 /**
- * What became of an ack or nack: `settled` (durable), `stale` (the event was no longer this member's; nothing changed), or
- * `deferred` (the connection is down: it is sent if the event is redelivered here).
+ * The outcome of an ack or nack: `settled` (it is durable), `stale` (this member had lost the event, so nothing changed), or
+ * `deferred` (the connection is down: it is sent if the event is redelivered to this client).
  */
 export type Settlement = "settled" | "stale" | "deferred";
 
@@ -157,7 +157,7 @@ export type Settlement = "settled" | "stale" | "deferred";
 export interface NackOptions {
   /** Redelivers after this time instead of the server's backoff. */
   delayMs?: Millis | undefined;
-  /** Gives the event up at once: it goes to the dead letters. */
+  /** Gives the event up at once: it becomes a dead letter. */
   dead?: boolean | undefined;
 }
 
@@ -167,7 +167,7 @@ export interface Delivery<T = unknown> {
   readonly ctx: DeliveryContext;
   /** Settles the event; resolves when that is durable. */
   ack(): Promise<Settlement>;
-  /** Gives the event back: it is redelivered, or goes to the dead letters after `maxAttempts`. */
+  /** Reports a failure: the event is redelivered, or becomes a dead letter after `maxAttempts`. */
   nack(reason?: string, options?: NackOptions): Promise<Settlement>;
   /** Extends the lease to `ms` from now. Rejects if the lease is lost. */
   extend(ms?: Millis): Promise<void>;
@@ -178,7 +178,7 @@ export interface TopicInfo {
   topic: string;
   first_seq: number;
   last_seq: number;
-  /** Events that are kept. */
+  /** The number of stored events. */
   count: number;
   bytes: number;
   groups: number;
@@ -186,15 +186,15 @@ export interface TopicInfo {
 
 /** One group, from `groups()`. */
 export interface GroupInfo {
-  /** The subscription as it was written: a topic or a pattern. */
+  /** The group's topic or pattern. */
   topic: string;
   group: string;
   made_ts: Millis;
   expire_ms: Millis | null;
   members: number;
-  /** Events that are not settled. */
+  /** Unsettled events. */
   lag: number;
-  /** Events that members hold. */
+  /** Events that are leased to members. */
   in_flight: number;
   /** Events that wait for redelivery. */
   waiting: number;

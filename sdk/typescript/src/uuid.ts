@@ -1,9 +1,9 @@
-/** UUIDv7: time first, so that ids made later sort later. */
+/** UUIDv7: begins with the time, so that later ids sort after earlier ones. */
 
 let lastMs = 0;
 let counter = 0;
 
-/** Random numbers are fetched in blocks: one call for each id would cost more than the rest of it. */
+/** Random numbers are fetched in blocks: one call per id would cost more than the rest of the function. */
 const pool = new Uint32Array(1024);
 let used = pool.length;
 
@@ -15,7 +15,7 @@ function randomHex(): string {
   return (pool[used++] as number).toString(16).padStart(8, "0");
 }
 
-/** A new UUIDv7. Ids of one process rise, also within a millisecond and when the clock is set back. */
+/** A new UUIDv7. The ids of a process always increase, even within a millisecond and when the clock is set back. */
 export function uuidv7(now: number = Date.now()): string {
   if (now > lastMs) {
     lastMs = now;

@@ -1,5 +1,5 @@
 /**
- * Runs each program of `examples/` against the real server, and checks what it printed and what it did. `guide.test.ts`
+ * Runs each program of `examples/` against the real server, and checks its output and its effects. `guide.test.ts`
  * type-checks them.
  */
 import { createHash } from "node:crypto";
@@ -37,7 +37,7 @@ afterEach(async () => {
 
 afterAll(() => workspace.remove());
 
-/** A required runtime is missing: a failure under CI, else a skip that is seen. */
+/** A required runtime is missing: fails under CI, otherwise skips the test with a message. */
 function missing(context: TestContext, why: string): never {
   if (process.env["CI"] === "true") throw new Error(why);
   console.error(`SKIPPED: ${why}`);
@@ -51,7 +51,7 @@ async function serve(options: ServerOptions = {}): Promise<TestServer> {
   return server;
 }
 
-/** Starts a program of the examples with the addresses of the server in its environment. */
+/** Starts an example program with the server's URLs in its environment. */
 function run(server: TestServer, command: string, args: string[], env: Record<string, string> = {}): Program {
   return runProgram(command, args, {
     cwd: workspace.folder,
@@ -111,7 +111,7 @@ describe("examples", { timeout: 90_000 }, () => {
     const letters = await stored(server, "dlq.orders.new");
     expect(letters.map(({ payload }) => payload.original?.payload.customer)).toEqual(["eve", "blocked"]);
 
-    // A handler that is running at SIGTERM ends, and its order is acked.
+    // A handler that is running at SIGTERM finishes, and its order is acked.
     await run(server, process.execPath, ["node-worker/publish.mjs", "slow=3"]).ended;
     await eventually(async () => expect((await group(server, "orders.new", "billing")).in_flight).toBe(1));
     expect(await worker.stop()).toBe(0);
@@ -125,7 +125,7 @@ describe("examples", { timeout: 90_000 }, () => {
     for (const invoice of invoices) expect(orders.map(({ id }) => id)).toContain(invoice.caused_by?.[0]);
   });
 
-  it("agent-inbox keeps a question until an agent has answered it, also over a crash", async () => {
+  it("agent-inbox keeps a question until an agent has answered it, even after a crash", async () => {
     const server = await serve();
     const asking = run(server, process.execPath, ["agent-inbox/ask.mjs", "bob", "ada", "who are you?"]);
     await asking.saw("asked ada");
@@ -146,7 +146,7 @@ describe("examples", { timeout: 90_000 }, () => {
     expect(replies[0]?.caused_by).toEqual([question?.id]);
   });
 
-  it("outbox-sqlite publishes every committed order once, also those of a process that died", async (context) => {
+  it("outbox-sqlite publishes every committed order once, including those of a process that died", async (context) => {
     const node = await findRuntime("node");
     if (node.missing !== undefined) missing(context, `outbox-sqlite needs a Node with node:sqlite: ${node.missing}`);
     const server = await serve();
@@ -169,7 +169,7 @@ describe("examples", { timeout: 90_000 }, () => {
     });
     afterAll(() => browser?.close());
 
-    it("shows tasks of a durable group until they are done, over reloads and a crash of the server", async (context) => {
+    it("shows tasks of a durable group until they are done, even after reloads and a crash of the server", async (context) => {
       if (browser === undefined) return missing(context, `browser-page: ${why}`);
       const port = await fixedPort();
       const origin = `http://127.0.0.1:${port}`;
@@ -190,7 +190,7 @@ describe("examples", { timeout: 90_000 }, () => {
       await page.reload();
       await page.locator("li", { hasText: "water the plants" }).waitFor();
 
-      // The page keeps the task over a crash of the server, and shows it once.
+      // The page keeps the task when the server crashes, and shows it once.
       await server.restart("SIGKILL");
       await page.locator("#status", { hasText: /^connected$/ }).waitFor();
       await eventually(async () => expect(await group(server, "tasks.new", "desk")).toMatchObject({ in_flight: 1 }));
@@ -280,14 +280,14 @@ describe("examples", { timeout: 90_000 }, () => {
   });
 });
 
-/** A virtual environment with the packages that the Python example needs; kept for the next run. */
+/** Creates a virtual environment with the packages of the Python example, and keeps it for the next run. */
 async function pythonWithPackages(): Promise<string> {
   const requirements = join(workspace.folder, "python/requirements.txt");
   const hash = createHash("sha256").update(await readFile(requirements)).digest("hex").slice(0, 12);
   const folder = join(TARGET, `examples-python-${hash}`);
   const python = join(folder, "bin/python");
   if (existsSync(python)) return python;
-  // Made aside and renamed: a run that is cut off leaves no half of one. Only its scripts know the old name.
+  // Created under another name and renamed, so that an interrupted run leaves no incomplete environment. Only its scripts contain the old name.
   const made = `${folder}.${process.pid}`;
   await mkdir(TARGET, { recursive: true });
   try {

@@ -1,14 +1,14 @@
 /**
- * Checks every block of `docs/typescript.md`. The word after the language of a block says how:
+ * Checks every code block of `docs/typescript.md`. The words after the language of a block define how:
  *
- * - `ts file=NAME`: a part of the program NAME. All parts are type-checked and run together. `token=TOKEN` starts a server with that
+ * - `ts file=NAME`: a part of the program NAME. All parts are type-checked and run as one program. `token=TOKEN` starts a server with that
  *   token, `node=newest` runs it in the newest Node, `launcher` means that it needs the package `prombus` and no server, `worker` that
- *   it runs until it is stopped, `mongodb` that it needs a MongoDB server, `mongodb=store` that the prombus server stores in that one.
- * - `text output=NAME`: what the program NAME prints; several such blocks are one output. `sorted` ignores the order of lines.
+ *   it runs until it is stopped, `mongodb` that it needs a MongoDB server, `mongodb=store` that the prombus server uses that MongoDB.
+ * - `text output=NAME`: the output of the program NAME; several such blocks are one output. `sorted` ignores the order of lines.
  * - `toml file=NAME`, `html file=NAME`: the server's configuration and the page, which Chromium opens.
- * - `sh run`: commands that are run. `sh package`: installs packages or runs a server, which `scripts/package` checks.
+ * - `sh run`: commands that this test runs. `sh package`: commands that install packages or run a server; `scripts/package` checks those.
  *
- * The TypeScript of the package's README and the Node programs of `examples/` are type-checked with it.
+ * The TypeScript of the package's README and the Node programs of `examples/` are type-checked as well.
  */
 import { createServer, type Server } from "node:http";
 import { cp, readdir, readFile, writeFile } from "node:fs/promises";
@@ -120,7 +120,7 @@ describe("docs/typescript.md", { timeout: 120_000 }, () => {
   });
 
   it("has shell commands that work", async () => {
-    // `npx` would look for the packages on the network.
+    // The real `npx` would look for the packages on the network.
     const npx = 'npx() { case "$1" in prombus) "$PROMBUS" "${@:2}" ;; esbuild) "$ESBUILD" "${@:2}" ;; *) return 1 ;; esac; }';
     const env = { PROMBUS: BINARY, ESBUILD: join(ROOT, "node_modules/.bin/esbuild") };
     for (const { text } of blocks.filter(({ language, marks }) => language === "sh" && marks["run"] !== undefined)) {

@@ -1,4 +1,4 @@
-/** Projectors over a real server, with crashes in between. */
+/** Tests projectors with a real server that crashes in between. */
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
 import { type Client, connect } from "../src/client.js";
 import { PrombusError } from "../src/errors.js";
@@ -49,7 +49,7 @@ async function events(bus: Client, topic: string): Promise<StoredEvent[]> {
   return found;
 }
 
-/** What a reader of the output topic sees. */
+/** The states as a reader of the output topic sees them. */
 async function latest(bus: Client, topic: string): Promise<Record<string, unknown>> {
   const states: Record<string, unknown> = {};
   for (const { key, payload } of await events(bus, topic)) {
@@ -65,7 +65,7 @@ async function hasFolded(bus: Client, { input, group }: { input: string; group: 
 }
 
 describe("States", () => {
-  test("undo returns over sets and removals of the same key", () => {
+  test("undo restores the state before several sets and removals of the same key", () => {
     const states = new States<number>();
     states.set("a", 1);
     states.set("b", 2);
@@ -85,7 +85,7 @@ describe("States", () => {
 });
 
 describe("Projector", () => {
-  test("folds events into states by key and publishes what changed, with the position", async () => {
+  test("folds events into states by key and publishes the changed states with the position", async () => {
     const bus = client();
     const options = names();
     await bus.publish(options.input, 5, { key: "alice" });
@@ -101,7 +101,7 @@ describe("Projector", () => {
     expect(await projector.finished).toBeUndefined();
   });
 
-  test("an event that makes no sense goes to the dead letters and changes nothing", async () => {
+  test("an event that cannot be folded becomes a dead letter and changes nothing", async () => {
     const bus = client();
     const options = names();
     const odd: Projection<unknown, unknown> = {
@@ -126,7 +126,7 @@ describe("Projector", () => {
     await projector.stop();
   });
 
-  test("removing a key publishes null, and a projector that opens later does not know it", async () => {
+  test("removing a key publishes null, and a projector that opens later does not have the key", async () => {
     const bus = client();
     const options = names();
     const set: Projection<number, number> = {
@@ -144,7 +144,7 @@ describe("Projector", () => {
     await second.stop();
   });
 
-  test("each input counts once over kills of the server and over new projectors", async () => {
+  test("each input is folded once, even if the server is killed and projectors are replaced", async () => {
     const own = await startServer();
     cleanups.push(() => own.remove());
     const open = (): Client => {
@@ -172,7 +172,7 @@ describe("Projector", () => {
       await own.restart("SIGKILL");
       await publishing;
       if (round % 2 === 1) {
-        // A projector that dies: nothing is finished or acked.
+        // Simulates a projector that dies: no batch is finished or acked.
         await reader.close({ timeoutMs: 0 });
         reader = open();
         projector = await Projector.open(reader, options, totals);
@@ -188,7 +188,7 @@ describe("Projector", () => {
     const bus = client();
     const options = names();
     const deaf = client();
-    // Acks never leave.
+    // Acks are never sent.
     const withoutAcks: ProjectorClient = {
       publish: (...args) => deaf.publish(...args),
       cursor: (...args) => deaf.cursor(...args),
@@ -212,7 +212,7 @@ describe("Projector", () => {
     await until(() => first.counts.folded === 10 && first.counts.published > 0, "ten");
     await until(async () => (await latest(bus, options.output))["a"] === 55, "the sum");
     await deaf.close({ timeoutMs: 0 });
-    // The end of the client is not an error of the projector.
+    // Closing the client is not an error of the projector.
     expect(await first.finished).toBeUndefined();
     const second = await Projector.open(bus, options, totals);
     expect(second.states.get("a")).toBe(55);
@@ -223,7 +223,7 @@ describe("Projector", () => {
     await second.stop();
   });
 
-  /** A client whose deliveries are changed. */
+  /** A client with modified deliveries. */
   function altered(bus: Client, alter: (delivery: Delivery) => void): ProjectorClient {
     return {
       publish: (...args) => bus.publish(...args),
@@ -245,7 +245,7 @@ describe("Projector", () => {
     };
   }
 
-  test.each(["stale", "deferred", "storage_full"])("a dead letter whose nack is %s is not passed over", async (outcome) => {
+  test.each(["stale", "deferred", "storage_full"])("the position does not pass a rejected input whose nack is %s", async (outcome) => {
     const bus = client();
     const options = { ...names(), onError: () => {} };
     let nacks = 0;
@@ -272,7 +272,7 @@ describe("Projector", () => {
     await projector.stop();
   });
 
-  test("acks that a full disk cannot keep do not end the projector; other refusals do", async () => {
+  test("acks that fail because of a full disk do not end the projector; other failures do", async () => {
     const bus = client();
     const errors: unknown[] = [];
     const options = { ...names(), onError: (error: unknown) => errors.push(error) };
@@ -292,7 +292,7 @@ describe("Projector", () => {
     const two = await bus.publish(options.input, 2, { key: "a" });
     await until(() => hasFolded(bus, options, two.id), "two inputs");
     expect(projector.states.get("a")).toBe(3);
-    // An ack follows the state that it is for, so it may be refused a moment after that can be read.
+    // The ack is sent after the state is published, so it may be refused a moment after the state can be read.
     await until(() => errors.length >= 2, "two refused acks");
     expect(errors).toMatchObject([{ code: "storage_full" }, { code: "storage_full" }]);
     code = "internal";
@@ -327,7 +327,7 @@ describe("Projector", () => {
     await third.stop();
   });
 
-  test("inputs that another member still has are not passed over", async () => {
+  test("the position does not pass inputs that another member still holds", async () => {
     const bus = client();
     const options = names();
     for (let n = 1; n <= 5; n += 1) await bus.publish(options.input, n, { key: "a" });
@@ -346,7 +346,7 @@ describe("Projector", () => {
     await projector.stop();
   });
 
-  test("ticks change states, and there is none before everything that was there is folded", async () => {
+  test("ticks change states, and start only after all events that existed at the start are folded", async () => {
     const bus = client();
     const errors: unknown[] = [];
     const options = { ...names(), tickMs: 10, onError: (error: unknown) => errors.push(error) };

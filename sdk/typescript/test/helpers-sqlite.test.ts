@@ -1,5 +1,5 @@
 /**
- * The SQLite outbox with both drivers. `node:sqlite` needs Node 22.5: under an older Node this file runs itself with a newer one,
+ * Tests the SQLite outbox with both drivers. `node:sqlite` needs Node 22.5: in an older Node, this file runs itself in a newer one,
  * from PROMBUS_NEW_NODE or the npm package `node`. better-sqlite3 is taken from node_modules, or from the folder that
  * PROMBUS_BETTER_SQLITE3 names.
  */
@@ -70,7 +70,7 @@ function client(): Client {
   return made;
 }
 
-test("the table is the one of the Rust library", async () => {
+test("the table is the same as in the Rust library", async () => {
   expect(OUTBOX_SQL).toBe(await readFile(join(root, "../../crates/prombus/src/outbox/outbox.sql"), "utf8"));
 });
 
@@ -84,7 +84,7 @@ test("a driver is tested, or a newer Node tests node:sqlite", { timeout: 600_000
   expect(run.stdout).not.toContain("failed");
 });
 
-/** Opens a database in a plain Node process, in a folder that has these modules. */
+/** Opens a database in a plain Node process, in a folder with these modules installed. */
 async function openIn(modules: string | undefined): Promise<string> {
   const place = await mkdtemp(join(folder, "plain-"));
   if (modules !== undefined) await symlink(modules, join(place, "node_modules"));
@@ -100,8 +100,8 @@ async function openIn(modules: string | undefined): Promise<string> {
   return run.stdout.trim();
 }
 
-test("openDatabase takes node:sqlite, else better-sqlite3, else says what is missing", async () => {
-  const missing = "there is no SQLite: node:sqlite needs Node 22.5 or later, and better-sqlite3 is not installed";
+test("openDatabase uses node:sqlite, else better-sqlite3, else its error says what is missing", async () => {
+  const missing = "no SQLite driver found: node:sqlite needs Node 22.5 or later, and better-sqlite3 is not installed";
   expect(await openIn(undefined)).toBe(hasNodeSqlite ? "DatabaseSync wal" : missing);
   if (better === undefined || hasNodeSqlite) return;
   expect(await openIn(join(require.resolve("better-sqlite3/package.json"), "../.."))).toBe("Database wal");
@@ -135,7 +135,7 @@ describe.each(drivers)("%s", (_name, open) => {
     expect(() => outbox.add({ id: "x", topic: "orders", payload: undefined })).toThrow(/JSON/);
   });
 
-  test("a claim belongs to one worker until its lease expires, and only the holder settles", async () => {
+  test("a row belongs to one worker until its lease expires, and only that worker can settle it", async () => {
     const db = await database();
     const one = new SqliteOutbox(db, { worker: "one", leaseMs: 30 });
     const two = new SqliteOutbox(db, { worker: "two" });
@@ -195,7 +195,7 @@ describe.each(drivers)("%s", (_name, open) => {
     expect(await outbox.claimBatch(1)).toHaveLength(1);
   });
 
-  test("rows of other programs: defaults, blobs, and what makes no event is dead", async () => {
+  test("rows of other programs may have defaults and blobs, and invalid rows become dead", async () => {
     const db = await database();
     const outbox = new SqliteOutbox(db);
     const insert = db.prepare("INSERT INTO outbox (id, topic, payload, headers) VALUES (?, ?, ?, ?)");
@@ -211,7 +211,7 @@ describe.each(drivers)("%s", (_name, open) => {
     expect(Math.abs((claimed[0]?.ts ?? 0) - before)).toBeLessThan(2_000);
     expect(rows(db).map((row) => row["status"])).toEqual(["claimed", "claimed", "dead", "dead", "dead", "claimed"]);
     expect(rows(db).slice(2, 5).map((row) => row["last_err"])).toEqual([
-      expect.stringContaining("the payload is not JSON"), "the headers are not a JSON object of texts", "the payload is not UTF-8",
+      expect.stringContaining("the payload is not JSON"), "the headers are not a JSON object of strings", "the payload is not UTF-8",
     ]);
   });
 
@@ -301,6 +301,6 @@ describe.each(drivers)("%s", (_name, open) => {
   });
 });
 
-test("better-sqlite3 is there", (context) => {
+test("better-sqlite3 is installed", (context) => {
   if (better === undefined) context.skip("better-sqlite3 is not installed for this Node: its tests did not run");
 });

@@ -1,4 +1,4 @@
-/** The helpers take a typed client, a client with schemas, and the sketch's bus. Checked by the compiler (`npm run check`). */
+/** The helpers accept a typed client, a client with schemas, and the sketch's bus. Checked by the compiler (`npm run check`). */
 import { expectTypeOf, test } from "vitest";
 import { z } from "zod";
 import { type Client, connect } from "../src/client.js";
@@ -13,7 +13,7 @@ interface Order {
   total: number;
 }
 
-// Not called: only its types matter.
+// Never called: the compiler checks its types.
 export async function typed(store: DedupeStore, outbox: OutboxStore<Order>, bus: EventBus): Promise<void> {
   const client: Client<{ "orders.new": Order }> = connect("ws://127.0.0.1:8090");
   const checked = connect("ws://127.0.0.1:8090", { topics: { "orders.new": z.object({ total: z.number() }) } });

@@ -1,4 +1,4 @@
-/** Exactly once, the outbox drainer and token buckets. */
+/** Tests exactly-once handlers, the outbox drainer and token buckets. */
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
 import { type Client, connect } from "../src/client.js";
 import { PrombusError } from "../src/errors.js";
@@ -48,7 +48,7 @@ describe("TokenBucket", () => {
     expect(bucket.deficit()).toBe(1);
   });
 
-  test("a clock that is set back takes no tokens", () => {
+  test("setting the clock back removes no tokens", () => {
     vi.useFakeTimers({ now: 1_000_000 });
     const bucket = new TokenBucket({ capacity: 10, refillPerSec: 5 });
     vi.setSystemTime(1);
@@ -74,7 +74,7 @@ describe("MemoryDedupe", () => {
     expect(await marks.seen("t", "g", "2")).toBe(true);
   });
 
-  test("its size is bounded: the oldest mark makes room", async () => {
+  test("its size is bounded: the oldest mark is removed first", async () => {
     const marks = new MemoryDedupe(3);
     for (const id of ["1", "2", "3", "4"]) await marks.mark("t", "g", id);
     expect(marks.size).toBe(3);
@@ -84,7 +84,7 @@ describe("MemoryDedupe", () => {
 });
 
 describe("subscribeExactlyOnce with the client", () => {
-  test("redelivered events are acked without a call; failures are retried and mark nothing", async () => {
+  test("redelivered events are acked without calling the handler; failures are retried and not marked", async () => {
     const bus = client();
     const marks = new MemoryDedupe();
     const calls: unknown[] = [];
@@ -104,7 +104,7 @@ describe("subscribeExactlyOnce with the client", () => {
   });
 });
 
-/** A store as the sketch has it: nothing but the four methods. */
+/** A store like the sketch's, with only the four required methods. */
 class SketchOutbox implements OutboxStore {
   readonly rows = new Map<string, OutboxRecord & { status: string; err?: string }>();
 
@@ -155,7 +155,7 @@ async function stored(bus: Client, topic: string): Promise<unknown[]> {
 }
 
 describe("runOutboxDrainer", () => {
-  test("publishes rows under their ids, in order, with headers, key and ts", async () => {
+  test("publishes rows with their ids, in order, with headers, key and ts", async () => {
     const bus = client();
     const outbox = new SketchOutbox();
     const uuid = "0196f1d0-1c2a-7b3c-8d4e-5f6071829304";
@@ -168,12 +168,12 @@ describe("runOutboxDrainer", () => {
     for await (const event of bus.replay("box.a")) events.push(event);
     expect(events.map((event) => event.payload)).toEqual(Array.from({ length: 350 }, (_, n) => n));
     expect(events[0]).toMatchObject({ id: uuid, headers: { a: "b" }, key: "k", ts: 1_741_964_400_000 });
-    // The same id that HTTP makes of the same key.
+    // The same id as that of an HTTP publish with the same key.
     const again = await bus.publish("box.a", "again", { idempotencyKey: "order 17" });
     expect(again).toEqual({ id: events[17]?.id, seq: 18, duplicate: true });
   });
 
-  test("a drainer that lost the note of a publish makes no second event", async () => {
+  test("a row that was published and not marked does not become a second event", async () => {
     const bus = client();
     const outbox = new SketchOutbox();
     for (let n = 0; n < 5; n += 1) await outbox.add({ id: `row ${n}`, topic: "box.lost", payload: n });
@@ -187,13 +187,13 @@ describe("runOutboxDrainer", () => {
     drain(outbox, bus, (error) => errors.push(error));
     await until(() => errors.length > 0, "an error of the store");
     isBroken = false;
-    // What requeueExpired does in a store with leases.
+    // Does what requeueExpired does in a store with leases.
     for (const row of outbox.rows.values()) row.status = "pending";
     await until(() => outbox.statuses().every((status) => status === "sent"), "all sent");
     expect(await stored(bus, "box.lost")).toEqual([0, 1, 2, 3, 4]);
   });
 
-  test("a refused row is an error and the others go on", async () => {
+  test("a refused row is an error, and the other rows are published", async () => {
     const bus = client();
     const outbox = new SketchOutbox();
     await outbox.add({ id: "1", topic: "box.refused", payload: 1 });
@@ -240,7 +240,7 @@ describe("runOutboxDrainer", () => {
     expect(errors).toEqual([]);
   });
 
-  test("a bus that answers unavailable holds the rows of its topic in order, and stores with release get them back", async () => {
+  test("while the bus is unavailable, rows of a topic wait in order, and a store with release gets them back", async () => {
     const published: unknown[] = [];
     let failures = 2;
     const bus: OutboxBus = {
@@ -269,7 +269,7 @@ describe("runOutboxDrainer", () => {
     expect(released).toEqual([["1", "2"]]);
   });
 
-  test("a failing store is reported and never ends the drainer", async () => {
+  test("failures of the store are reported and never end the drainer", async () => {
     const outbox = new SketchOutbox();
     let failures = 2;
     const claimBatch = outbox.claimBatch.bind(outbox);
@@ -287,7 +287,7 @@ describe("runOutboxDrainer", () => {
     expect(errors).toHaveLength(2);
   });
 
-  test("a store that can wait for rows replaces the interval, but not after a failed row", async () => {
+  test("waitForRows of the store replaces the interval, except after a failed row", async () => {
     const outbox = new SketchOutbox() as SketchOutbox & Pick<OutboxStore, "waitForRows">;
     const waits: number[] = [];
     let wake = (): void => {};
@@ -316,7 +316,7 @@ describe("runOutboxDrainer", () => {
     await stop();
   });
 
-  test("a wait that fails is reported; a wait ends when the bus is closed", async () => {
+  test("a failure of waitForRows is reported; the wait ends when the bus is closed", async () => {
     const outbox = new SketchOutbox() as SketchOutbox & Pick<OutboxStore, "waitForRows">;
     let waits = 0;
     outbox.waitForRows = () => {
@@ -333,7 +333,7 @@ describe("runOutboxDrainer", () => {
     await done;
   });
 
-  test("resolves when the client is closed, idle or with rows that wait", async () => {
+  test("resolves when the client is closed, while idle and while rows wait", async () => {
     const errors: unknown[] = [];
     const onError = (error: unknown): void => { errors.push(error); };
     const idle = client();
@@ -356,7 +356,7 @@ describe("runOutboxDrainer", () => {
     expect(errors).toEqual([]);
   });
 
-  test("resolves when a bus without a status says that it is closed, but not when the store does", async () => {
+  test("resolves when a bus without a status rejects with closed, but not when the store does", async () => {
     const outbox = new SketchOutbox();
     await outbox.add({ id: "1", topic: "t", payload: 1 });
     const claimBatch = outbox.claimBatch.bind(outbox);

@@ -34,7 +34,7 @@ describe("replay", () => {
     expect(await collect(replay(http, "pages.none"))).toEqual([]);
   });
 
-  it("gets pages only as they are needed", async () => {
+  it("requests pages only as they are needed", async () => {
     let requests = 0;
     const counting = new Http(server.http, async () => undefined, new AbortController().signal, (url, init) => {
       requests += 1;
@@ -103,7 +103,7 @@ describe("replay", () => {
     expect(payloads(await last(http, "pages.filter", 1, { tag: "x" }))).toEqual([2]);
   });
 
-  it("reads a pattern by position, in the order of commit", async () => {
+  it("reads a pattern by position, in commit order", async () => {
     const expected = [];
     for (const n of range(1, 12)) {
       await publish(server.http, `pattern.${n % 3}`, [n]);
@@ -135,7 +135,7 @@ describe("replay", () => {
 });
 
 describe("last", () => {
-  it("returns the newest in ascending order", async () => {
+  it("returns the newest events in ascending order", async () => {
     await publish(server.http, "last", range(1, 9));
     expect(payloads(await last(http, "last", 3))).toEqual([7, 8, 9]);
     expect(payloads(await last(http, "last", 100))).toEqual(range(1, 9));
@@ -161,7 +161,7 @@ describe("export", () => {
     expect(next - 1).toBe(count);
   });
 
-  it("reads no further than the reader", async () => {
+  it("reads the response only as fast as the reader", async () => {
     let pulled = 0;
     let isCancelled = false;
     const line = `${JSON.stringify({ id: "i", seq: 1, ts: 1, topic: "t", payload: 1 })}\n`;
@@ -180,7 +180,7 @@ describe("export", () => {
     expect(isCancelled).toBe(true);
   });
 
-  it("gives the same bytes as the server", async () => {
+  it("returns the same bytes as the server", async () => {
     const hash = async (stream: ReadableStream<Uint8Array> | null): Promise<string> => {
       const sum = createHash("sha256");
       for await (const piece of stream ?? []) sum.update(piece);
@@ -195,7 +195,7 @@ describe("export", () => {
     expect(payloads(await collect(exportEvents(http, "export.ts", { fromTs: 3000, toTs: new Date(5000) })))).toEqual([3, 4, 5]);
   });
 
-  it("fails if the response breaks off, at a line end and inside a line", async () => {
+  it("fails if the response is cut off, at a line end and inside a line", async () => {
     const line = `${JSON.stringify({ id: "i", seq: 1, ts: 1, topic: "t", payload: 1 })}\n`;
     for (const cut of [line, `${line}{"id":`]) {
       const fake = await fakeServer((_, response) => {
@@ -218,7 +218,7 @@ describe("export", () => {
     }
   });
 
-  it("fails if a runtime reports the end of a cut response as its end", async () => {
+  it("fails if a runtime does not report that the response was cut off", async () => {
     const silent = new Http("http://fake", async () => undefined, new AbortController().signal, async () => new Response('{"id":1}'));
     await expect(collect(exportEvents(silent, "t"))).rejects.toMatchObject({ code: "connection_lost" });
   });
@@ -237,7 +237,7 @@ describe("export", () => {
 });
 
 describe("tail", () => {
-  it("follows a topic, with filters, from where it is told", async () => {
+  it("follows a topic from the given start, with filters", async () => {
     await publishRecords(server.http, "tail.a", range(1, 4).map((n) => ({ payload: n, key: n % 2 ? "odd" : "even" })));
     expect(payloads(await collect(tail(http, "tail.a", { from: "earliest" }), 4))).toEqual([1, 2, 3, 4]);
     expect(payloads(await collect(tail(http, "tail.a", { from: "earliest", key: "even" }), 2))).toEqual([2, 4]);
@@ -246,7 +246,7 @@ describe("tail", () => {
     expect(payloads(await live)).toEqual([5]);
   });
 
-  it("throws what the server refuses", async () => {
+  it("throws the server's error if it is refused", async () => {
     const locked = await startServer({ token: "t" });
     try {
       await expect(tail(httpOf(locked.http, "wrong").http, "a").next()).rejects.toMatchObject({ code: "bad_token", status: 401 });
@@ -259,7 +259,7 @@ describe("tail", () => {
   });
 
   for (const [topic, published] of [["kill.a", "kill.a"], ["kill.**", "kill.b"]] as const) {
-    it(`survives SIGKILL and SIGTERM without gap or repeat: ${topic}`, async () => {
+    it(`resumes after SIGKILL and SIGTERM without a gap or a duplicate: ${topic}`, async () => {
       const own = await startServer();
       try {
         const total = 600;

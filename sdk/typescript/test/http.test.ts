@@ -74,7 +74,7 @@ describe("against a scripted server", () => {
     expect((await topics(httpOf(fake.url).http)).map(({ topic }) => topic)).toEqual(["a", "b"]);
   });
 
-  it("maps answers of proxies by their status", async () => {
+  it("maps responses of proxies by their status", async () => {
     const statuses = [401, 403, 404, 429, 502, 418];
     fake = await fakeServer((_, response, attempt) => {
       response.writeHead(statuses[attempt - 1] ?? 500).end("<html>");
@@ -98,7 +98,7 @@ describe("against a scripted server", () => {
     expect([error.code, error.message, error.retryAfterMs, error.isRetryable]).toEqual(["rate_limited", "slow", 1234, true]);
   });
 
-  it("calls a body that is not JSON bad_answer, and a body that breaks off connection_lost", async () => {
+  it("reports a body that is not JSON as bad_answer, and a body that is cut off as connection_lost", async () => {
     fake = await fakeServer((_, response, attempt) => {
       if (attempt === 1) {
         response.end("hello");

@@ -1,4 +1,4 @@
-/** Spans of the real OpenTelemetry SDK, over a real server. */
+/** Tests spans with the real OpenTelemetry SDK and a real server. */
 import { context, propagation, type Span, SpanKind, SpanStatusCode, trace } from "@opentelemetry/api";
 import { AsyncLocalStorageContextManager } from "@opentelemetry/context-async-hooks";
 import { W3CTraceContextPropagator } from "@opentelemetry/core";
@@ -46,7 +46,7 @@ function named(all: ReadableSpan[], name: string): ReadableSpan {
 }
 
 describe("openTelemetry", () => {
-  test("a publish, its handler and what that publishes are one trace", async () => {
+  test("a publish, its handler and the handler's own publishes are one trace", async () => {
     const events: StoredEvent[] = [];
     await client.subscribe("trace.*", "g", async (event) => {
       events.push(event);
@@ -91,7 +91,7 @@ describe("openTelemetry", () => {
     expect(events[0]?.headers).toMatchObject({ source: "shop", traceparent: expect.stringContaining(send.spanContext().spanId) });
   });
 
-  test("errors are recorded: of a refused publish, and of each failed attempt of a handler", async () => {
+  test("errors of refused publishes and of failed handlers are recorded", async () => {
     await expect(client.publish("not a topic", 1)).rejects.toMatchObject({ code: "bad_topic" });
     const [refused] = await spans(1);
     expect(refused?.status.code).toBe(SpanStatusCode.ERROR);
@@ -109,7 +109,7 @@ describe("openTelemetry", () => {
     expect(attempts[0]?.status.message).toBe("boom");
   });
 
-  test("with relation link a handler begins a trace of its own that links to the publish", async () => {
+  test("with relation link, a handler starts a new trace that links to the publish", async () => {
     const linking = connect(server.ws, { telemetry: openTelemetry({ relation: "link", tracerProvider: provider }) });
     await linking.subscribe("link.a", "g", () => {});
     await linking.publish("link.a", 1);

@@ -21,7 +21,7 @@ function newBus(...args: ConstructorParameters<typeof InMemoryEventBus>): InMemo
 }
 afterEach(async () => { for (const bus of buses.splice(0)) await bus.close(); });
 
-/** A bus whose retries do not slow the tests down. */
+/** A bus with short retry delays. */
 const impatient = (): InMemoryEventBus => newBus(undefined, undefined, { retryDelayMs: () => 1 });
 
 describe("the faults of the sketch are gone", () => {
@@ -49,7 +49,7 @@ describe("the faults of the sketch are gone", () => {
     expect(seen).toEqual(Array.from({ length: 20 }, (_, n) => n));
   });
 
-  test("attempts count, and the last one makes a dead letter with the error", async () => {
+  test("attempts are counted, and after the last one the event becomes a dead letter with the error", async () => {
     const bus = impatient();
     const attempts: number[] = [];
     const letters: EventRecord[] = [];
@@ -64,14 +64,14 @@ describe("the faults of the sketch are gone", () => {
     const letter = letters[0]?.payload as DeadLetter;
     expect(letter).toMatchObject({ topic: "t", group: "g", err: "no 3", attempts: 3, original: event });
     expect((await bus.getCursor("t", "g"))?.lastId).toBe(event.id);
-    // A seek back gives it up again; the letter is the same one.
+    // After a seek back the event is given up again, with the same dead letter.
     await bus.setCursor("t", "g", { topic: "t" });
     await until(() => attempts.length === 6, "three more attempts");
     await sleep(20);
     expect(letters).toHaveLength(1);
   });
 
-  test("what fails in a topic of dead letters is settled there", async () => {
+  test("an event that fails in a dead-letter topic is settled there", async () => {
     const bus = impatient();
     let attempts = 0;
     await bus.subscribe("dlq.t", "g", async () => { attempts += 1; throw new Error("no"); }, { maxAttempts: 2 });
@@ -81,7 +81,7 @@ describe("the faults of the sketch are gone", () => {
     expect((await bus.getCursor("dlq.t", "g"))?.lastId).toBe(event.id);
   });
 
-  test("a lease that runs out gives the event to another member, and its late ack is stale", async () => {
+  test("an event whose lease expires goes to another member, and a late ack is stale", async () => {
     const bus = newBus();
     const got: [string, number][] = [];
     const stop = await bus.subscribe("t", "g", async (_e, ctx) => { got.push(["a", ctx.attempt]); }, {
@@ -148,7 +148,7 @@ describe("the faults of the sketch are gone", () => {
     expect(seen).toEqual(["old", "new", "late"]);
   });
 
-  // Time of the CPU, not of the clock: other tests may run at the same time.
+  // CPU time, because other tests may run at the same time.
   const cpuMs = (since: NodeJS.CpuUsage): number => {
     const { user, system } = process.cpuUsage(since);
     return (user + system) / 1000;
@@ -167,7 +167,7 @@ describe("the faults of the sketch are gone", () => {
     expect(ms).toBeLessThan(1_000);
   });
 
-  test("10,000 events that wait for a new group are delivered once each, in order", async () => {
+  test("10,000 stored events are delivered to a new group once each, in order", async () => {
     const bus = newBus();
     for (let n = 0; n < 10_000; n += 1) await bus.publish("t", n);
     const seen: number[] = [];
@@ -180,7 +180,7 @@ describe("the faults of the sketch are gone", () => {
 });
 
 describe("groups", () => {
-  test("from latest sees only what follows; from afterId what follows the event; an unknown one makes no group", async () => {
+  test("from latest delivers only later events, from afterId those after the event; an unknown id creates no group", async () => {
     const bus = newBus();
     const first = await bus.publish("t", 1);
     await bus.publish("t", 2);
@@ -195,7 +195,7 @@ describe("groups", () => {
     expect(await bus.getCursor("t", "g")).toBeNull();
   });
 
-  test("a group continues where it was, and unsubscribing gives events back without an attempt", async () => {
+  test("a group continues at its position, and unsubscribing returns events without counting an attempt", async () => {
     const bus = newBus();
     const got: [unknown, number][] = [];
     const stop = await bus.subscribe("t", "g", async (e, ctx) => { got.push([e.payload, ctx.attempt]); }, { manualAck: true });
@@ -237,7 +237,7 @@ describe("groups", () => {
     expect(seen).toEqual([1, 2, 2, 1, 2]);
   });
 
-  test("a manual nack redelivers after a short delay; acks of unknown groups say so", async () => {
+  test("a manual nack redelivers after a short delay; acks for unknown groups fail", async () => {
     const bus = newBus();
     const attempts: number[] = [];
     await bus.subscribe("t", "g", async (_e, ctx) => { attempts.push(ctx.attempt); }, { manualAck: true });
@@ -249,7 +249,7 @@ describe("groups", () => {
     expect(await bus.ack("t", "nobody", event.id)).toMatchObject({ ok: false });
   });
 
-  test("patterns read topics that are made later, and no dead letters", async () => {
+  test("patterns match topics that are created later, and no dead-letter topics", async () => {
     const bus = newBus();
     const seen: string[] = [];
     await bus.publish("orders.old", 0);
@@ -264,7 +264,7 @@ describe("groups", () => {
     await until(() => all.length === 3, "all but the dead letter");
   });
 
-  test("a publish with an id that the topic has adds nothing", async () => {
+  test("a publish with an id that the topic already has adds nothing", async () => {
     const bus = newBus();
     let seen = 0;
     await bus.subscribe("t", "g", async () => { seen += 1; });
@@ -275,7 +275,7 @@ describe("groups", () => {
     expect(seen).toBe(1);
   });
 
-  test("groups outlive the bus if their stores do", async () => {
+  test("groups survive if their stores do", async () => {
     const stores = [new InMemoryEventStore(), new InMemoryCursorStore()] as const;
     const one = newBus(...stores);
     const seen: unknown[] = [];
@@ -312,7 +312,7 @@ describe("after close", () => {
     expect((await bus.getCursor("t", "g"))?.lastId).toBeUndefined();
   });
 
-  test("a dead letter that could not be published is not tried again", async () => {
+  test("publishing a dead letter is not retried", async () => {
     vi.useFakeTimers();
     const store = new InMemoryEventStore();
     const insert = store.insert.bind(store);

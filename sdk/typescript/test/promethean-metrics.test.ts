@@ -1,4 +1,4 @@
-/** Metrics that are used before prom-client has loaded. */
+/** Tests metrics that are used before prom-client has loaded. */
 import promClient from "prom-client";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 
@@ -11,7 +11,7 @@ beforeEach(async () => {
 });
 afterEach(() => { vi.restoreAllMocks(); });
 
-test("a bad label in a call that waited is reported, and the later calls count", async () => {
+test("an invalid label in a delayed call is reported, and later calls are counted", async () => {
   const warn = vi.spyOn(console, "warn").mockImplementation(() => {});
   const counter = metrics.counter("waited_total", "calls");
   counter.inc({ topic: "t" });
@@ -23,7 +23,7 @@ test("a bad label in a call that waited is reported, and the later calls count",
   expect(warn.mock.calls[0]?.[0]).toMatch(/^metrics: .*label/);
 });
 
-test("use() with a bad label in a call that waited does not throw", () => {
+test("use() does not throw if a delayed call has an invalid label", () => {
   const warn = vi.spyOn(console, "warn").mockImplementation(() => {});
   metrics.histo("waited_ms", "ms").observe({ unknown: "label" }, 1);
   metrics.use(promClient);

@@ -1,4 +1,4 @@
-/** The sketch's surface over a real server. */
+/** Tests the sketch's API with a real server. */
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
 import {
   EventClient, type EventBus, type EventRecord, type HeartbeatPayload, HttpEventStore, InMemoryEventBus, InMemoryEventStore,
@@ -42,7 +42,7 @@ async function ready(): Promise<PrombusEventBus> {
 }
 
 let used = 0;
-/** A topic of its own for each test. */
+/** A unique topic for each test. */
 const topic = (name = "t"): string => `${name}.${process.pid}.${used++}`;
 
 const BUSES: [string, () => Promise<ClosableBus>][] = [
@@ -90,7 +90,7 @@ describe.each(BUSES)("the sketch's tests with %s", (_name, newBus) => {
 });
 
 describe.each(BUSES)("both buses behave the same: %s", (_name, newBus) => {
-  test("publish resolves with the whole event, and a second one of its id with the first", async () => {
+  test("publish resolves with the whole event, and a second publish with the same id resolves with the first event", async () => {
     const bus = await newBus();
     const t = topic();
     const opts = { key: "k", headers: { a: "b" }, tags: ["x"], ts: 1_741_964_400_000 };
@@ -137,7 +137,7 @@ describe.each(BUSES)("both buses behave the same: %s", (_name, newBus) => {
     expect(attempts).toHaveLength(3);
   });
 
-  test("maxAttempts failures make a dead letter with the last error", async () => {
+  test("after maxAttempts failures the event becomes a dead letter with the last error", async () => {
     const bus = await newBus();
     const t = topic();
     const letters: EventRecord[] = [];
@@ -168,7 +168,7 @@ describe.each(BUSES)("both buses behave the same: %s", (_name, newBus) => {
     expect(seen).toEqual([2, 4]);
   });
 
-  test("setCursor moves a group, also one that does not exist yet", async () => {
+  test("setCursor moves a group, or creates it if it does not exist", async () => {
     const bus = await newBus();
     const t = topic();
     const one = await bus.publish(t, 1);
@@ -194,7 +194,7 @@ describe.each(BUSES)("both buses behave the same: %s", (_name, newBus) => {
     expect(seen[0]).toBe(1);
   });
 
-  test("unsubscribe stops deliveries and gives back what is not settled; also from inside the handler", async () => {
+  test("unsubscribe stops deliveries and returns unsettled events, also from inside the handler", async () => {
     const bus = await newBus();
     const t = topic();
     const got: [unknown, number][] = [];
@@ -337,7 +337,7 @@ describe("PrombusEventBus", () => {
     expect(calls).toBe(1);
   });
 
-  test("groups of one bus are those of another", async () => {
+  test("two buses share their groups", async () => {
     const one = await ready();
     const two = await ready();
     const t = topic();
@@ -349,8 +349,8 @@ describe("PrombusEventBus", () => {
   });
 });
 
-describe("stores over the server", () => {
-  test("HttpEventStore inserts, scans in pages, and finds the newest of each key", async () => {
+describe("stores that use the server", () => {
+  test("HttpEventStore inserts, scans in pages, and finds the newest event of each key", async () => {
     const bus = await ready();
     const store = new HttpEventStore(bus);
     const t = topic();
@@ -395,7 +395,7 @@ describe("EventClient", () => {
     return made;
   }
 
-  test("publishes, subscribes with acks and nacks, and unsubscribes, as the sketch's", async () => {
+  test("publishes, subscribes with acks and nacks, and unsubscribes like the sketch's client", async () => {
     const events = await client();
     const t = topic();
     const seen: [unknown, number][] = [];
@@ -463,7 +463,7 @@ describe("process projector", () => {
     await until(() => states.length === 2, "stale");
     await bus.publish(Topics.HeartbeatReceived, { ...heartbeat, name, cpu_pct: 3 }, { ts: Date.now() + 60_000 });
     await until(() => states.length === 3, "alive again");
-    // A late one says nothing new.
+    // A heartbeat that is older than the state is ignored.
     await bus.publish(Topics.HeartbeatReceived, { ...heartbeat, name, cpu_pct: 4 }, { ts: 1 });
     await sleep(50);
     expect(states.map((state) => [state.processId, state.status, state.cpu_pct])).toEqual([
@@ -475,7 +475,7 @@ describe("process projector", () => {
     expect(states).toHaveLength(3);
   });
 
-  test("a second run knows the states of the first", async () => {
+  test("a second run starts with the states of the first", async () => {
     const bus = await ready();
     const first = await startProcessProjector(bus, { scanMs: 10_000 });
     const name = `later-${used++}`;
@@ -490,7 +490,7 @@ describe("process projector", () => {
     await second();
   });
 
-  test("failures of the scan are reported, and the next scan repeats it", async () => {
+  test("failures of a scan are reported, and the next scan retries", async () => {
     const inner = new InMemoryEventBus();
     cleanups.push(() => inner.close());
     let failures = 0;
@@ -544,7 +544,7 @@ describe("compactor", () => {
     expect(seen).toHaveLength(4);
   });
 
-  test("keySource names the keys of events that have none", async () => {
+  test("keySource returns the keys of events that have none", async () => {
     const store = new InMemoryEventStore();
     const bus = new InMemoryEventBus(store);
     cleanups.push(() => bus.close());
@@ -569,7 +569,7 @@ describe("the rest of the sketch", () => {
     expect(makeTopicLimiter("t").tryConsume(1000)).toBe(true);
   });
 
-  test("metrics count with prom-client, from the first call on", async () => {
+  test("metrics are counted with prom-client from the first call on", async () => {
     metrics.counter(MetricNames.EventsPublished, "published").inc({ topic: "t" });
     metrics.counter(MetricNames.EventsPublished, "published").inc({ topic: "t" }, 2);
     metrics.gauge(MetricNames.EventsInflight, "in flight").set({ topic: "t", group: "g" }, 5);

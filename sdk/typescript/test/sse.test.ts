@@ -6,7 +6,7 @@ const encoder = new TextEncoder();
 function parse(pieces: Uint8Array[], lastId?: string): SseMessage[] {
   const parser = new SseParser(lastId);
   const messages = pieces.flatMap((piece) => parser.push(piece));
-  // Blocks without data matter for their id only.
+  // Blocks without data only set the id.
   return messages.filter(({ id, data }, index) => data !== undefined || id !== (messages[index - 1]?.id ?? ""));
 }
 
@@ -29,7 +29,7 @@ describe("SseParser", () => {
   ];
 
   for (const [name, end] of [["LF", "\n"], ["CRLF", "\r\n"]] as const) {
-    it(`reads lines that end with ${name}, cut at every byte`, () => {
+    it(`reads lines that end with ${name}, split at every byte`, () => {
       const bytes = encoder.encode(lines.join(end));
       for (let cut = 0; cut <= bytes.length; cut += 1) {
         expect(parse([bytes.subarray(0, cut), bytes.subarray(cut)]), `cut at ${cut}`).toEqual(expected);
@@ -38,15 +38,15 @@ describe("SseParser", () => {
     });
   }
 
-  it("does not deliver a block that is not complete, nor its id", () => {
+  it("does not deliver an incomplete block or its id", () => {
     expect(parse([encoder.encode("id: 1\ndata: a\n\nid: 2\ndata: b\n")])).toEqual([{ id: "1", event: "", data: "a" }]);
   });
 
-  it("keeps the id of the connection before, and ignores an id with NUL", () => {
+  it("keeps the id of the previous connection, and ignores an id with NUL", () => {
     expect(parse([encoder.encode("data: a\n\nid: x\0y\ndata: b\n\n")], "7").map(({ id }) => id)).toEqual(["7", "7"]);
   });
 
-  it("takes a retry time only if it is a number", () => {
+  it("accepts a retry time only if it is a number", () => {
     const parser = new SseParser();
     parser.push(encoder.encode("retry: soon\n"));
     expect(parser.retryMs).toBeUndefined();
@@ -56,7 +56,7 @@ describe("SseParser", () => {
 });
 
 describe("LineSplitter", () => {
-  it("keeps a long line in linear time", () => {
+  it("collects a long line in linear time", () => {
     const splitter = new LineSplitter();
     const piece = encoder.encode("x".repeat(65_536));
     const began = performance.now();

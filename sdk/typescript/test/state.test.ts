@@ -22,7 +22,7 @@ const contents = (view: StateView): Record<string, unknown> =>
 const told = ({ key, event, previous }: StateChange): unknown[] => [key, event?.payload, previous?.payload];
 
 describe("StateView", () => {
-  it("loads the newest event of each key and follows", async () => {
+  it("loads the newest event of each key and follows the topic", async () => {
     await put("basic", ["a", 1], ["b", 1], ["c/ d", 1], ["a", 2], ["b", null]);
     const view = await StateView.load<number>(http, "basic");
     expect(contents(view)).toEqual({ "a": 2, "c/ d": 1 });
@@ -41,7 +41,7 @@ describe("StateView", () => {
     expect([view.error, contents(view)]).toEqual([undefined, { a: 3, new: 1 }]);
   });
 
-  it("begins with a topic that does not exist", async () => {
+  it("works with a topic that does not exist yet", async () => {
     const view = await StateView.load(http, "from.nothing");
     expect([view.size, view.position]).toEqual([0, undefined]);
     const changes = collect(view, 1);
@@ -98,7 +98,7 @@ describe("StateView", () => {
     view.close();
   });
 
-  it("continues over SIGKILL and SIGTERM", async () => {
+  it("continues after SIGKILL and SIGTERM", async () => {
     const own = await startServer();
     try {
       const view = await StateView.load<number>(httpOf(own.http).http, "restart");
@@ -124,7 +124,7 @@ describe("StateView", () => {
     }
   });
 
-  it("loads again and tells the differences after the server was restored to an older state", async () => {
+  it("loads again and reports the differences after the server was restored to an older state", async () => {
     const backup = await mkdtemp(join(tmpdir(), "prombus-sdk-backup-"));
     const own = await startServer();
     try {
@@ -184,7 +184,7 @@ describe("StateView", () => {
     }
   });
 
-  it("throws from its iterators when following is refused, and keeps what it has", async () => {
+  it("throws from its iterators when following is refused, and keeps its events", async () => {
     const event = { id: "i", seq: 1, ts: 1, topic: "t", key: "a", payload: 1 };
     const fake = await fakeServer((request, response) => {
       if (request.url?.startsWith("/state/")) {

@@ -4,7 +4,7 @@ use anyhow::{Context, bail};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-/// A method: its class and its number there.
+/// A method: class id and method id.
 pub(super) type Method = (u16, u16);
 
 pub(super) const BASIC_QOS_OK: Method = (60, 11);
@@ -14,7 +14,7 @@ pub(super) const BASIC_ACK: Method = (60, 80);
 const HEAD_BYTES: usize = 7;
 const END: u8 = 0xce;
 
-/// What a frame is.
+/// The type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Method,
@@ -23,7 +23,7 @@ pub(super) enum Kind {
     Heartbeat,
 }
 
-/// A whole frame.
+/// A complete frame.
 #[derive(Debug)]
 pub(super) struct Frame<'a> {
     pub(super) kind: Kind,
@@ -31,7 +31,7 @@ pub(super) struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// The frame at the begin of `input` and how long it is. None if it is not whole.
+    /// The frame at the start of `input`, and its length. `None` if it is incomplete.
     pub(super) fn read(input: &'a [u8]) -> anyhow::Result<Option<(Self, usize)>> {
         let [kind, _, _, length @ ..] = input else { return Ok(None) };
         let Some(length) = length.first_chunk() else { return Ok(None) };
@@ -41,16 +41,16 @@ impl<'a> Frame<'a> {
             2 => Kind::Header,
             3 => Kind::Body,
             8 => Kind::Heartbeat,
-            other => bail!("a frame that nobody expects: {other}"),
+            other => bail!("unexpected frame type: {other}"),
         };
         match input.get(end) {
             None => Ok(None),
             Some(&END) => Ok(Some((Self { kind, payload: &input[HEAD_BYTES..end] }, end + 1))),
-            Some(other) => bail!("a frame that ends in {other:#x}"),
+            Some(other) => bail!("invalid end of a frame: {other:#x}"),
         }
     }
 
-    /// Which method it is, and its arguments.
+    /// The method and its arguments.
     pub(super) fn method(&self) -> Option<(Method, &'a [u8])> {
         let (class, rest) = self.payload.split_first_chunk()?;
         let (method, rest) = rest.split_first_chunk()?;
@@ -58,7 +58,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// A method with its arguments, while it is written.
+/// Builds a method with its arguments.
 #[derive(Debug)]
 pub(super) struct Arguments(Vec<u8>);
 
@@ -107,7 +107,7 @@ impl Arguments {
         self.long_string(&entry.0)
     }
 
-    /// Puts it as a frame.
+    /// Appends it as a frame.
     pub(super) fn put(&self, channel: u16, out: &mut Vec<u8>) {
         put_head(1, channel, self.0.len(), out);
         out.extend_from_slice(&self.0);
@@ -121,7 +121,7 @@ fn put_head(kind: u8, channel: u16, length: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&(length as u32).to_be_bytes());
 }
 
-/// Puts header and body of a message that is to survive a restart.
+/// Appends header and body of a persistent message.
 pub(super) fn put_persistent(payload: &[u8], out: &mut Vec<u8>) {
     put_head(2, 1, 15, out);
     out.extend_from_slice(&[0, 60, 0, 0]);
@@ -133,30 +133,30 @@ pub(super) fn put_persistent(payload: &[u8], out: &mut Vec<u8>) {
     out.push(END);
 }
 
-/// Says something on a channel.
+/// Sends a method on a channel.
 pub(super) fn say(stream: &mut TcpStream, channel: u16, arguments: Arguments) -> anyhow::Result<()> {
     let mut out = Vec::new();
     arguments.put(channel, &mut out);
     Ok(stream.write_all(&out)?)
 }
 
-/// Says something on channel 1, and waits for this answer.
+/// Sends a method on channel 1, and waits for this answer.
 pub(super) fn ask(stream: &mut TcpStream, arguments: Arguments, answer: Method) -> anyhow::Result<()> {
     say(stream, 1, arguments)?;
     expect(stream, answer)?;
     Ok(())
 }
 
-/// Waits for a method, which must come next. Answers its arguments; what comes behind it is not read.
+/// Waits for a method, which must come next. Returns its arguments. Later frames are not read.
 pub(super) fn expect(stream: &mut TcpStream, wanted: Method) -> anyhow::Result<Vec<u8>> {
     let mut bytes = vec![0; HEAD_BYTES];
     stream.read_exact(&mut bytes).context("the server closed the connection")?;
     let length = bytes.iter().skip(3).fold(0, |all, &byte| all << 8 | usize::from(byte));
     bytes.resize(HEAD_BYTES + length + 1, 0);
     stream.read_exact(&mut bytes[HEAD_BYTES..])?;
-    let (frame, _) = Frame::read(&bytes)?.context("a whole frame was read")?;
+    let (frame, _) = Frame::read(&bytes)?.context("incomplete frame")?;
     match frame.method() {
         Some((method, arguments)) if method == wanted => Ok(arguments.to_vec()),
-        _ => bail!("the server refuses: {}", String::from_utf8_lossy(frame.payload)),
+        _ => bail!("the server refused the request: {}", String::from_utf8_lossy(frame.payload)),
     }
 }

@@ -1,4 +1,4 @@
-//! The first line of a message of NATS.
+//! Parses the first line of a NATS message.
 
 use anyhow::{Context, bail};
 
@@ -8,12 +8,12 @@ pub(super) struct Head<'a> {
     pub(super) subject: &'a [u8],
     pub(super) reply: Option<&'a [u8]>,
     pub(super) header_bytes: usize,
-    /// With the headers.
+    /// The size of headers and payload.
     pub(super) bytes: usize,
 }
 
 impl<'a> Head<'a> {
-    /// `MSG subject sid [reply] bytes`, or `HMSG subject sid [reply] header-bytes bytes`. None if the line is something else.
+    /// Parses `MSG subject sid [reply] bytes` or `HMSG subject sid [reply] header-bytes bytes`. `None` for any other line.
     pub(super) fn read(line: &'a [u8]) -> anyhow::Result<Option<Self>> {
         let (rest, has_headers) = match line {
             [b'M', b'S', b'G', b' ', rest @ ..] => (rest, false),
@@ -43,10 +43,10 @@ impl<'a> Head<'a> {
     }
 }
 
-/// A number in digits.
+/// Parses a decimal number.
 pub(super) fn number(digits: &[u8]) -> anyhow::Result<u64> {
     if digits.is_empty() || digits.len() > 18 || !digits.iter().all(u8::is_ascii_digit) {
-        bail!("no number: {}", String::from_utf8_lossy(digits));
+        bail!("not a number: {}", String::from_utf8_lossy(digits));
     }
     Ok(digits.iter().fold(0, |all, byte| all * 10 + u64::from(byte - b'0')))
 }
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_none_and_what_is_wrong_is_an_error() {
+    fn other_lines_are_none_and_malformed_messages_are_errors() {
         assert_eq!(Head::read(b"PING").unwrap(), None);
         for wrong in
             ["MSG a", "MSG a 1 x", "MSG a 1 r 5 5 5 5", "HMSG a 1 9 5", "MSG a 1 9999999999999999999"]

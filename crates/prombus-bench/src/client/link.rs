@@ -1,18 +1,18 @@
-//! A connection of a run: reads without waiting, and writes as much as there is room for.
+//! One non-blocking connection of a run, with its input and output buffers.
 
-use crate::wire::{Heard, Wire};
+use crate::wire::{Received, Wire};
 use anyhow::{Context, bail};
 use rustix::event::epoll;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 
-/// What a connection is for.
+/// The role of a connection.
 pub(super) enum Role {
     Publisher {
         index: usize,
         in_flight: usize,
-        /// When messages were due, by their number; as long as twice the window.
+        /// When each message was due: a ring buffer indexed by message number, at least twice as long as the window.
         due_ns: Vec<u64>,
     },
     Consumer {
@@ -22,7 +22,7 @@ pub(super) enum Role {
     },
 }
 
-/// One connection: bytes that came, and bytes that are to be written.
+/// One connection, with received bytes that are not parsed yet and bytes to be written.
 pub(super) struct Link<W> {
     pub(super) stream: TcpStream,
     pub(super) wire: W,
@@ -40,8 +40,8 @@ impl<W: Wire> Link<W> {
         Ok(Self { stream, wire, role, input, out, written: 0, waits_for_room: false })
     }
 
-    /// Reads what is there, into `heard`; false if there was nothing.
-    pub(super) fn read(&mut self, scratch: &mut [u8], heard: &mut Heard) -> anyhow::Result<bool> {
+    /// Reads and parses the available bytes into `received`. Returns false if there were none.
+    pub(super) fn read(&mut self, scratch: &mut [u8], received: &mut Received) -> anyhow::Result<bool> {
         let count = match self.stream.read(scratch) {
             Ok(0) => bail!("the server closed the connection"),
             Ok(count) => count,
@@ -51,17 +51,18 @@ impl<W: Wire> Link<W> {
             Err(error) => return Err(error).context("the connection broke"),
         };
         if self.input.is_empty() {
-            let taken = self.wire.take(&scratch[..count], heard)?;
+            let taken = self.wire.take(&scratch[..count], received)?;
             self.input.extend_from_slice(&scratch[taken..count]);
         } else {
             self.input.extend_from_slice(&scratch[..count]);
-            let taken = self.wire.take(&self.input, heard)?;
+            let taken = self.wire.take(&self.input, received)?;
             self.input.drain(..taken);
         }
         Ok(true)
     }
 
-    /// Writes what there is to say, and has the epoll tell when there is room for the rest. `at` is its number there.
+    /// Writes as many pending bytes as possible. If some remain, epoll reports when the socket is writable again. `at` is the
+    /// connection's number in the epoll set.
     pub(super) fn flush(&mut self, epoll: &OwnedFd, at: usize) -> anyhow::Result<()> {
         while self.written < self.out.len() {
             match self.stream.write(&self.out[self.written..]) {

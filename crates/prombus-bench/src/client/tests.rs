@@ -1,10 +1,10 @@
-//! The loop against servers that answer late, or never.
+//! Tests of the client loop with servers that answer late or never.
 
 use super::*;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
-/// Says a payload and nothing around it; each byte that comes is an answer.
+/// A protocol in which a message is its bare payload and each received byte is one answer.
 struct Plain {
     answered: u64,
 }
@@ -15,8 +15,8 @@ impl Wire for Plain {
         out.extend_from_slice(message.payload);
     }
 
-    fn take(&mut self, input: &[u8], heard: &mut Heard) -> anyhow::Result<usize> {
-        heard.answers.extend(self.answered..self.answered + input.len() as u64);
+    fn take(&mut self, input: &[u8], received: &mut Received) -> anyhow::Result<usize> {
+        received.answers.extend(self.answered..self.answered + input.len() as u64);
         self.answered += input.len() as u64;
         Ok(input.len())
     }
@@ -36,7 +36,7 @@ impl Target for At {
     }
 
     fn consumer(&self, _group: usize) -> anyhow::Result<(TcpStream, Plain)> {
-        bail!("nobody consumes")
+        bail!("these plans have no groups")
     }
 }
 
@@ -61,7 +61,7 @@ fn a_server_that_never_answers_is_given_up() {
 }
 
 #[test]
-fn a_window_of_large_messages_is_made_as_it_is_written() {
+fn large_messages_are_encoded_only_as_they_are_written() {
     const BYTES: usize = 1 << 20;
     const COUNT: usize = 40;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

@@ -1,6 +1,6 @@
-//! The WebSocket protocol of prombus, as a fast client speaks it.
+//! The WebSocket protocol of prombus, implemented for speed.
 
-use super::{Heard, Message, Target, Wire, put_number};
+use super::{Message, Received, Target, Wire, put_number};
 use crate::plan::MAX_IN_FLIGHT;
 use crate::stamp::Stamp;
 use anyhow::{Context, bail};
@@ -13,33 +13,33 @@ use uuid::Uuid;
 /// A prombus server.
 #[derive(Clone, Debug)]
 pub struct PrombusTarget {
-    /// Where it is.
+    /// Its address.
     pub address: SocketAddr,
-    /// What an upgrade names as its host.
+    /// The `Host` header of the upgrade request.
     pub host: String,
-    /// The token, where it wants one.
+    /// The token, if the server requires one.
     pub token: Option<String>,
-    /// The topic, or what its topics begin with if there are several.
+    /// The topic, or the prefix of the topics if there are several.
     pub topic: String,
-    /// How many topics there are.
+    /// The number of topics.
     pub topics: usize,
-    /// What the names of groups begin with.
+    /// The prefix of group names.
     pub group: String,
-    /// Where groups begin.
+    /// Where groups start.
     pub from: From,
-    /// Deliveries that a consumer has unacked at most.
+    /// Maximum number of unacked deliveries per consumer.
     pub max_in_flight: usize,
-    /// Whether publishes carry ids that the client made, as SDKs do.
+    /// Whether publishes contain ids that the client generates, as SDKs do.
     pub has_client_ids: bool,
 }
 
-/// Where a new group begins.
+/// Where a new group starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum From {
-    /// With the first event that is kept.
+    /// At the first stored event.
     #[default]
     Earliest,
-    /// With what comes after it was made.
+    /// At the first event that is published after the group was created.
     Latest,
 }
 
@@ -51,14 +51,14 @@ pub struct WebSocketWire {
     ack_head: String,
     acks: Vec<u8>,
     mask: u32,
-    /// Ids that were made.
+    /// A counter that makes generated ids unique.
     ids: u64,
     find_id: Finder<'static>,
     find_payload: Finder<'static>,
     find_corr: Finder<'static>,
 }
 
-/// Frames come with this before the type.
+/// Every frame of the server begins with this, followed by its type.
 const OP: &[u8] = br#"{"op":""#;
 const BARRIER: u64 = u64::MAX >> 12;
 const TEXT: u8 = 0x81;
@@ -135,12 +135,12 @@ impl Target for PrombusTarget {
 }
 
 impl WebSocketWire {
-    /// Says something, and waits for its OK.
+    /// Sends a frame and waits for its OK.
     fn ask(&mut self, stream: &mut TcpStream, text: &str) -> anyhow::Result<()> {
         let mut out = Vec::new();
         put_text(&mut out, self.next_mask(), &[text.as_bytes()]);
         stream.write_all(&out)?;
-        // Only this frame is read: what comes behind it is the loop's.
+        // Reads only this frame: the client loop reads the frames that follow.
         let mut head = [0; 2];
         stream.read_exact(&mut head).context("the server closed the connection")?;
         let mut length = usize::from(head[1]);
@@ -152,19 +152,20 @@ impl WebSocketWire {
         let mut answer = vec![0; length];
         stream.read_exact(&mut answer)?;
         if !answer.starts_with(br#"{"op":"OK""#) {
-            // What was said is not: it may be a token.
-            bail!("the server refuses: {}", String::from_utf8_lossy(&answer));
+            // The error does not contain the request, which may contain a token.
+            bail!("the server refused the request: {}", String::from_utf8_lossy(&answer));
         }
         Ok(())
     }
 
     fn next_mask(&mut self) -> u32 {
-        // Any generator will do: masks are there so that no proxy takes a payload for HTTP.
+        // Any generator will do: the only purpose of masks is that no proxy mistakes a payload for HTTP.
         self.mask = self.mask.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         self.mask
     }
 
-    /// An id of version 7, unique among the clients of a run. Cheaper than a random one: the client must not be what is measured.
+    /// A UUIDv7 that is unique among the clients of a run. It is cheaper than a random one, so that the client does not limit the
+    /// measured rate.
     fn next_id(&mut self) -> Uuid {
         self.ids += 1;
         let mut random = [0; 10];
@@ -173,23 +174,25 @@ impl WebSocketWire {
         uuid::Builder::from_unix_timestamp_millis(since.as_millis() as u64, &random).into_uuid()
     }
 
-    fn take_text(&mut self, text: &[u8], heard: &mut Heard) -> anyhow::Result<()> {
+    fn take_text(&mut self, text: &[u8], received: &mut Received) -> anyhow::Result<()> {
         let rest = text.strip_prefix(OP).unwrap_or_default();
         if rest.starts_with(b"OK") {
             let corr = self.find_corr.find(text).context("an OK without corr")?;
             match digits(&text[corr + 7..]) {
-                BARRIER => heard.is_past_barrier = true,
-                number => heard.answers.push(number),
+                BARRIER => received.is_past_barrier = true,
+                number => received.answers.push(number),
             }
         } else if rest.starts_with(b"EVENT") {
             let id = self.find_id.find(text).context("an event without id")? + 6;
             let id = text.get(id..id + 36).context("an id is 36 bytes long")?;
             let payload = self.find_payload.find(text).context("an event without payload")? + 10;
-            heard.deliveries.push(Stamp::read(&text[payload..]).context("a payload of somebody else")?);
+            received
+                .deliveries
+                .push(Stamp::read(&text[payload..]).context("received a payload without a stamp")?);
             let mask = self.next_mask();
             put_text(&mut self.acks, mask, &[self.ack_head.as_bytes(), id, br#""}"#]);
         } else {
-            bail!("the server says: {}", String::from_utf8_lossy(text));
+            bail!("unexpected frame from the server: {}", String::from_utf8_lossy(text));
         }
         Ok(())
     }
@@ -214,7 +217,7 @@ impl Wire for WebSocketWire {
         end(out, at, guess, self.next_mask());
     }
 
-    fn take(&mut self, input: &[u8], heard: &mut Heard) -> anyhow::Result<usize> {
+    fn take(&mut self, input: &[u8], received: &mut Received) -> anyhow::Result<usize> {
         let mut taken = 0;
         while let [first, second, rest @ ..] = &input[taken..] {
             let (skipped, length) = match (*second, rest) {
@@ -227,7 +230,7 @@ impl Wire for WebSocketWire {
             };
             let Some(payload) = rest.get(skipped..skipped + length) else { break };
             match *first {
-                TEXT => self.take_text(payload, heard)?,
+                TEXT => self.take_text(payload, received)?,
                 0x89 => {
                     let (at, mask) = (self.acks.len(), self.next_mask());
                     put_text(&mut self.acks, mask, &[payload]);
@@ -235,10 +238,10 @@ impl Wire for WebSocketWire {
                 }
                 0x8a => {}
                 0x88 => bail!(
-                    "the server closed: {}",
+                    "the server closed the connection: {}",
                     String::from_utf8_lossy(payload.get(2..).unwrap_or_default())
                 ),
-                other => bail!("a frame that nobody expects: {other:#x}"),
+                other => bail!("unexpected WebSocket frame type: {other:#x}"),
             }
             taken += 2 + skipped + length;
         }
@@ -250,13 +253,13 @@ impl Wire for WebSocketWire {
     }
 
     fn put_barrier(&mut self, out: &mut Vec<u8>) {
-        // An ack of nothing: it is answered behind those before it, when they are durable.
+        // An ack of an unknown id with a `corr`: the server answers it after the earlier acks, when they are durable.
         let rest = format!(r#"00000000-0000-7000-8000-000000000000","corr":{BARRIER}}}"#);
         put_text(out, self.next_mask(), &[self.ack_head.as_bytes(), rest.as_bytes()]);
     }
 }
 
-/// How long the head of a client's frame is: type, length and mask.
+/// The size of a client frame's header: type, length and mask.
 fn head_bytes(length: usize) -> usize {
     match length {
         0..=125 => 6,
@@ -265,18 +268,18 @@ fn head_bytes(length: usize) -> usize {
     }
 }
 
-/// Makes room for the head of a frame that will be about so long. Answers where the payload begins.
+/// Reserves room for the header of a frame whose payload will have about this length. Returns where the payload begins.
 fn begin(out: &mut Vec<u8>, length: usize) -> usize {
     out.extend_from_slice(&[0; 14][..head_bytes(length)]);
     out.len()
 }
 
-/// Fills the head in and masks the payload. `at` and `guess` are what [`begin`] answered and got.
+/// Fills in the header and masks the payload. `guess` is the length that was passed to [`begin`], `at` is its result.
 fn end(out: &mut Vec<u8>, at: usize, guess: usize, mask: u32) {
     let length = out.len() - at;
     let (room, needed) = (head_bytes(guess), head_bytes(length));
     if room != needed {
-        // Costs a move of the payload; callers guess well.
+        // Moves the payload, which is rare because callers guess well.
         out.splice(at - room..at, std::iter::repeat_n(0, needed));
     }
     let payload = at - room + needed;
@@ -298,7 +301,7 @@ fn end(out: &mut Vec<u8>, at: usize, guess: usize, mask: u32) {
     mask_bytes(&mut out[payload..], mask);
 }
 
-/// Puts a masked text.
+/// Appends a masked text frame.
 fn put_text(out: &mut Vec<u8>, mask: u32, parts: &[&[u8]]) {
     let length = parts.iter().map(|part| part.len()).sum();
     let at = begin(out, length);

@@ -1,4 +1,4 @@
-/** Cursors of the groups of a server that stores in MongoDB. */
+/** Reads the group cursors of a server that uses the MongoDB engine. */
 import type { Collection, Db } from "mongodb";
 import { PrombusError } from "../errors.js";
 import type { CursorStore } from "../promethean/types.js";
@@ -13,16 +13,16 @@ interface CursorDocument {
 }
 
 /**
- * Reads the collection `cursors`, which `prombus serve --store mongodb://…` writes for people and tools. It is about a second old
- * at most; `client.cursor()` asks the server itself.
+ * Reads the collection `cursors`, which `prombus serve --store mongodb://…` writes for people and tools. It lags behind the server by
+ * at most about a second; `client.cursor()` asks the server itself.
  *
- * A group that reads several topics has a cursor for each. Where two groups of one name read a topic through different
- * subscriptions, their cursors share a document, and it shows either of them.
+ * A group that reads several topics has one cursor per topic. If two groups with the same name read a topic through different
+ * subscriptions, their cursors share one document, which contains one of the two.
  */
 export class MongoCursorStore implements CursorStore {
   readonly #collection: Collection<CursorDocument>;
 
-  /** With `mongodb.prefix`, the name of the collection is the prefix and `cursors`. */
+  /** If the server sets `mongodb.prefix`, the collection name is that prefix followed by `cursors`. */
   constructor(db: Db, collectionName = "cursors") {
     this.#collection = db.collection<CursorDocument>(collectionName, MAJORITY);
   }

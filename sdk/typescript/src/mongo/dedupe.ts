@@ -1,4 +1,4 @@
-/** Marks for `subscribeExactlyOnce` in MongoDB. */
+/** Stores the marks of `subscribeExactlyOnce` in MongoDB. */
 import type { Collection, Db } from "mongodb";
 import { DEDUPE_TTL_MS, type DedupeStore } from "../exactly-once.js";
 import type { Millis } from "../types.js";
@@ -10,8 +10,8 @@ interface Mark {
 }
 
 /**
- * Marks for `subscribeExactlyOnce`, one document each: `_id` is `<topic>::<group>::<id>`, `expireAt` when it may go. A TTL index
- * deletes expired marks. All times are those of the database, so the clocks of members need not agree.
+ * Stores the marks of `subscribeExactlyOnce`, one document per mark: `_id` is `<topic>::<group>::<id>`, `expireAt` the time at which
+ * the mark expires. A TTL index deletes expired marks. All times are from the database's clock, so the clocks of members need not agree.
  */
 export class MongoDedupe implements DedupeStore {
   readonly #collection: Collection<Mark>;
@@ -21,7 +21,7 @@ export class MongoDedupe implements DedupeStore {
     this.#collection = db.collection<Mark>(name, DURABLE);
   }
 
-  /** Creates the TTL index. The first `mark` does this too, but ignores a failure: marks work without it. */
+  /** Creates the TTL index. The first `mark` does this too, but ignores failures: marks work without the index. */
   async init(): Promise<void> {
     await (this.#index = this.#collection.createIndex({ expireAt: 1 }, { expireAfterSeconds: 0 }));
   }
@@ -37,7 +37,7 @@ export class MongoDedupe implements DedupeStore {
     return (await this.#collection.findOne(filter, { projection: { _id: 1 } })) !== null;
   }
 
-  /** A majority of the replica set has the mark when this resolves. */
+  /** Resolves when a majority of the replica set has the mark. */
   async mark(topic: string, group: string, id: string, ttlMs: Millis = DEDUPE_TTL_MS): Promise<void> {
     if (this.#index === undefined) await this.init().catch(() => {});
     const expireAt = {

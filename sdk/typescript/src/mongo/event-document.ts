@@ -1,10 +1,10 @@
-/** Events as documents. `payload_json` is the payload; `payload` is for queries of people and is not read. */
+/** Decodes events from documents. The payload is in `payload_json`; the field `payload` is for ad hoc queries and is not read. */
 import type { Binary } from "mongodb";
 import { PrombusError } from "../errors.js";
 import type { StoredEvent } from "../types.js";
 import { seqOf } from "./event-keys.js";
 
-/** A document of `events`. Fences and records are in the same collection. */
+/** A document of the collection `events`, which also contains fences and records. */
 export interface EventDocument {
   _id: Binary;
   id: string;
@@ -20,14 +20,14 @@ export interface EventDocument {
   headers?: Record<string, string>;
   caused_by?: string[];
   tags?: string[];
-  /** The whole event as JSON, where its headers do not fit BSON; then `payload_json` may be absent. */
+  /** The whole event as JSON, if BSON cannot represent its headers; `payload_json` may be absent then. */
   body?: Binary;
 }
 
-/** Fields of an event that it may not have. */
+/** The optional fields of an event. */
 const OPTIONAL = ["key", "sid", "partition", "headers", "caused_by", "tags"] as const;
 
-/** Throws `internal` if the document is damaged. */
+/** Decodes an event. Throws `internal` if the document is damaged. */
 export function eventOf(document: EventDocument): StoredEvent {
   const { id, ts, topic } = document;
   const seq = seqOf(document);

@@ -1,4 +1,4 @@
-/** The `_id` of documents in `events`: the topic's number and the seq, big-endian, so that a topic is a range in seq order. */
+/** The `_id` of documents in `events`: topic number and seq, big-endian, so that the events of a topic are a range in seq order. */
 import { Binary } from "mongodb";
 
 /** Topic numbers of documents that are not events. */
@@ -25,7 +25,7 @@ export function seqOf({ _id }: { _id: Binary }): number {
   return Number(new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength).getBigUint64(4));
 }
 
-/** The events of a topic with these seqs. Ids of cleaned events are left out. */
+/** A filter for the events of a topic with these seqs. Excludes the ids that cleaned events leave behind. */
 export function keptIn(topicNo: number, { firstSeq, lastSeq }: SeqRange): Record<string, unknown> {
   return { _id: { $gte: eventKey(topicNo, firstSeq), $lte: eventKey(topicNo, lastSeq) }, expire_at: { $exists: false } };
 }

@@ -1,4 +1,4 @@
-/** Binary search in a topic: times, and ids that a server made, rise with the seq and have no index. */
+/** Binary search in a topic, for values without an index that increase with the seq: times, and ids that a server generated. */
 import { type Collection, UUID as BsonUuid } from "mongodb";
 import type { Millis, UUID } from "../types.js";
 import type { EventDocument } from "./event-document.js";
@@ -7,15 +7,15 @@ import { PLAIN_NUMBERS } from "./options.js";
 import type { ReadableTopic } from "./readable.js";
 
 const UUID_TEXT = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
-/** The index of ids that publishers chose. */
+/** The name of the index of ids that publishers chose. */
 const CHOSEN_IDS_INDEX = "publishers' ids";
 
-/** What a search compares. */
+/** The condition of a search. */
 interface Probe {
   projection: Record<string, 1>;
-  /** Only events that match count. */
+  /** Events that do not match are ignored. */
   filter?: Record<string, unknown>;
-  /** Whether an event is at or after the wanted place. Once true, it is true for all later events. */
+  /** Whether an event is at or after the wanted position. If true for an event, it is true for all later events. */
   isAfter(event: EventDocument): boolean;
 }
 
@@ -26,7 +26,7 @@ export class EventSearch {
     this.#events = events;
   }
 
-  /** The seq of the event with this id, also if it was cleaned and only its id is left. */
+  /** The seq of the event with this id, even if the event was cleaned and only its id is left. */
   async seqOfId(topic: ReadableTopic, id: UUID): Promise<number | undefined> {
     const text = id.toLowerCase();
     if (!UUID_TEXT.test(text)) return undefined;
@@ -37,8 +37,8 @@ export class EventSearch {
   }
 
   /**
-   * Ids that a server made rise with the seq and begin with the commit time of their events. Among the events of that time, those
-   * whose ids publishers chose are left out.
+   * Finds an id that a server generated. Such ids increase with the seq and begin with the commit time of their events. First finds
+   * the events with that commit time, then searches among those whose ids were not chosen by publishers.
    */
   async #seqOfOwnId(topic: ReadableTopic, id: UUID): Promise<number | undefined> {
     const madeMs = Number.parseInt(id.slice(0, 8) + id.slice(9, 13), 16);
@@ -59,17 +59,17 @@ export class EventSearch {
     return found?.id === id ? seqOf(found) : undefined;
   }
 
-  /** Where events of `ts` or later begin: all events before have earlier times. */
+  /** The seq of the first event with the time `ts` or a later one. All events before it have earlier times. */
   async seqOfTime(topic: ReadableTopic, ts: Millis): Promise<number | undefined> {
     const first = await this.#first(topic, { projection: { max_ts: 1 }, isAfter: ({ max_ts = 0 }) => max_ts >= ts });
     return first && seqOf(first);
   }
 
-  /** The first event at or after the wanted place. */
+  /** The first event at or after the wanted position. */
   async #first(topic: ReadableTopic, { projection, filter, isAfter }: Probe): Promise<EventDocument | undefined> {
     let { firstSeq: low, lastSeq: high }: SeqRange = topic;
     let found: EventDocument | undefined;
-    // Everything below `low` is before the place; `found` is the lowest event that is known to be at or after it.
+    // All events below `low` are before the wanted position; `found` is the lowest event known to be at or after it.
     while (low <= high) {
       const middle = low + Math.floor((high - low) / 2);
       const event = await this.#events.findOne(

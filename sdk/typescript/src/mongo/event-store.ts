@@ -1,4 +1,4 @@
-/** Events of a server that stores in MongoDB, read from the database. */
+/** Reads the events of a server that uses the MongoDB engine, directly from the database. */
 import type { Db } from "mongodb";
 import { PrombusError } from "../errors.js";
 import type { EventStore } from "../promethean/types.js";
@@ -11,30 +11,30 @@ import { ReadableEvents, type ReadableTopic } from "./readable.js";
 
 const EVENTS = "events";
 const SCAN_LIMIT = 1_000;
-/** The index of events with keys. */
+/** The name of the index of events with keys. */
 const KEYS_INDEX = "keys";
-/** Keys whose newest events are looked up at once. */
+/** How many keys are looked up in parallel. */
 const KEYS_AT_ONCE = 32;
-/** Events of one query for the newest of all keys. */
+/** Events per query when the newest events of all keys are read. */
 const EVENTS_AT_ONCE = 200;
 const FIND = { projection: { payload: 0 }, ...PLAIN_NUMBERS } as const;
 
 /**
  * Reads the collections that `prombus serve --store mongodb://…` writes. It never writes to them: publish through the server.
  *
- * A reader sees events of whole commits that a majority of the replica set has: never a part of a commit, nothing that a failover
- * takes back, and not the ids that cleaned events leave behind. It may see an event a moment before its publish is answered. A new
- * topic appears, and a deleted one disappears, within about a second. All reads go to the primary and use indexes. Where the gateway
- * can answer, `HttpEventStore` asks it instead.
+ * Returns only events of complete commits that a majority of the replica set has. So it never returns a part of a commit, events that a
+ * failover could roll back, or the ids that cleaned events leave behind. An event may be visible shortly before its publish is
+ * answered. A new topic appears, and a deleted one disappears, within about a second. All reads go to the primary and use indexes.
+ * To read through the server instead, use `HttpEventStore`.
  */
 export class MongoEventStore implements EventStore {
   readonly #readable: ReadableEvents;
   readonly #search: EventSearch;
 
-  /** With `mongodb.prefix`, the name of the collection is the prefix and `events`. */
+  /** If the server sets `mongodb.prefix`, the collection name is that prefix followed by `events`. */
   constructor(db: Db, collectionName = EVENTS) {
     if (!collectionName.endsWith(EVENTS)) {
-      throw new PrombusError("bad_request", `the name of the collection is mongodb.prefix and "${EVENTS}": ${collectionName}`);
+      throw new PrombusError("bad_request", `collection name ${collectionName}: must be mongodb.prefix followed by "${EVENTS}"`);
     }
     this.#readable = new ReadableEvents(db, collectionName.slice(0, -EVENTS.length));
     this.#search = new EventSearch(this.#readable.events);
@@ -52,8 +52,8 @@ export class MongoEventStore implements EventStore {
   }
 
   /**
-   * Events in commit order: those after `afterId`, or those of `ts` or later, or all. `afterId` takes precedence over `ts`. At most
-   * `limit`, 1,000 by default. Rejects with `unknown_id` if the topic has no event `afterId`.
+   * Returns events in commit order: those after `afterId`, or those with the time `ts` or later, or all. `afterId` takes precedence
+   * over `ts`. Returns at most `limit` events, 1,000 by default. Rejects with `unknown_id` if the topic has no event `afterId`.
    */
   async scan(topic: string, params: { afterId?: UUID; ts?: Millis; limit?: number } = {}): Promise<StoredEvent[]> {
     const { afterId, ts, limit = SCAN_LIMIT } = params;
@@ -78,7 +78,7 @@ export class MongoEventStore implements EventStore {
     return ts === undefined ? topic.firstSeq : this.#search.seqOfTime(topic, ts);
   }
 
-  /** The newest event of each key; of all keys if none are given. A key whose newest payload is `null` is deleted and left out. */
+  /** The newest event of each key, or of all keys if none are given. Omits deleted keys, whose newest payload is `null`. */
   async latestByKey(topic: string, keys: string[] = []): Promise<Record<string, EventRecord | undefined>> {
     const readable = await this.#readable.topic(topic);
     if (readable === undefined) return {};
@@ -99,7 +99,7 @@ export class MongoEventStore implements EventStore {
     return documents;
   }
 
-  /** First reads the topic's part of the index, without any event, and then one event for each key. */
+  /** First reads only the index to find the newest seq of each key, then one event per key. */
   async #newestOfAll(topic: ReadableTopic): Promise<EventDocument[]> {
     const stages = [
       { $match: keyed(topic, { key: { $gte: "" } }) },
@@ -109,7 +109,7 @@ export class MongoEventStore implements EventStore {
     const found = await this.#readable.events.aggregate<{ _id: string; seq: number }>(stages, options).toArray();
     const documents: EventDocument[] = [];
     for (const part of chunks(found, EVENTS_AT_ONCE)) {
-      // On a clustered collection, `$in` on `_id` would read all of it.
+      // On a clustered collection, `$in` on `_id` would read the whole collection.
       const $or = part.map(({ _id: key, seq }) => ({ topic_no: topic.topicNo, key, seq }));
       documents.push(...await this.#readable.events.find({ $or }, { ...FIND, hint: KEYS_INDEX }).toArray());
     }
@@ -117,7 +117,7 @@ export class MongoEventStore implements EventStore {
   }
 }
 
-/** Events with keys, as the index of keys finds them. */
+/** A filter for events with keys that the index of keys can serve. */
 function keyed({ topicNo, firstSeq, lastSeq }: ReadableTopic, filter: Record<string, unknown>): Record<string, unknown> {
   return { topic_no: topicNo, ...filter, seq: { $gte: firstSeq, $lte: lastSeq } };
 }

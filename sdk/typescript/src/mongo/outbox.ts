@@ -1,8 +1,8 @@
 /**
  * The outbox of a service in its own MongoDB database.
  *
- * A row belongs to the drainer whose token is in it. All times of leases are the database's, so the clocks of drainers need not
- * agree. Every write waits for the journals of a majority.
+ * A claimed row contains the token of its claim and belongs to the drainer that made the claim. All lease times are from the database's
+ * clock, so the clocks of drainers need not agree. Every write waits until a majority has journaled it.
  */
 import type { ClientSession, Collection, Db, Document, Filter } from "mongodb";
 import { messageOf, PrombusError } from "../errors.js";
@@ -18,9 +18,9 @@ import { RowWatch } from "./row-watch.js";
 export interface MongoOutboxOptions {
   /** Default `"outbox"`. */
   collection?: string;
-  /** Name of this drainer in the rows that it holds, for people. Default: a unique name. */
+  /** Name of this drainer in the rows that it claimed, for people. Default: a unique name. */
   worker?: string;
-  /** How long a claimed row belongs to this drainer; default 30,000. */
+  /** How long a claimed row is leased to this drainer; default 30,000. */
   leaseMs?: Millis;
   /** Failed attempts before a row is dead; default 10. */
   maxAttempts?: number;
@@ -30,11 +30,11 @@ export interface MongoOutboxOptions {
 
 /** Options of `MongoOutbox.add`. */
 export interface MongoOutboxAddOptions {
-  /** The row is part of this session's transaction: it exists when that commits. */
+  /** The row is part of this session's transaction: it exists once that transaction commits. */
   session?: ClientSession;
 }
 
-/** A row that this drainer holds. */
+/** A row that this drainer has claimed. */
 interface Claim {
   _id: RowId;
   token: string;
@@ -44,15 +44,15 @@ interface Claim {
 
 const STATUSES = ["pending", "claimed", "sent", "error", "dead"];
 const MAX_ERROR_CHARS = 1_000;
-/** How often a claim is tried while other drainers are faster. */
+/** How often a batch claim is retried when other drainers claim the rows first. */
 const CLAIM_ATTEMPTS = 5;
-/** A claim that was not settled for this many leases is forgotten here. */
+/** A claim that is not settled after this many lease durations is forgotten. */
 const CLAIM_LEASES_MAX = 10;
-/** With a change stream, an idle drainer looks after this time in any case. */
+/** With a change stream, an idle drainer polls after this time in any case. */
 const IDLE_MAX_MS = 5_000;
-/** Without one, it waits up to this many intervals. */
+/** Without a change stream, an idle drainer waits up to this many intervals. */
 const POLL_INTERVALS_MAX = 16;
-/** The pause of a drainer that claimed nothing although rows are there: others were faster. */
+/** The longest pause of a drainer that found rows but claimed none, because other drainers claimed them first. */
 const CONTENDED_MS = 20;
 
 const EXPIRED = { $expr: { $lte: ["$lease_until", "$$NOW"] } };
@@ -69,12 +69,13 @@ const UNCLAIM = { $unset: ["worker", "claim", "lease_until"] };
  * }));
  * ```
  *
- * Transactions need a replica set. Use one object per drainer: what a late `markSent` may change depends on the claims of the object.
+ * Transactions need a replica set. Use one object per drainer: the object keeps the drainer's claims, and a late `markSent` changes a
+ * row only if its claim is still valid.
  *
- * A service in any language may insert rows with `topic` and `payload`, `status: "pending"`, and `id` or an `_id` that is a text or an
- * ObjectId. What JSON does not have becomes JSON as follows: a 64-bit integer is a number, or the text of its digits beyond 2^53; a date
- * is ISO 8601, an ObjectId its hex text, a Decimal128 its digits, binary data base64. `payload_json`, exact JSON text, takes
- * precedence; its numbers are read as JavaScript reads numbers. A row that no event can be made of becomes `dead`.
+ * A service in any language may insert rows with `topic` and `payload`, `status: "pending"`, and `id` or an `_id` that is a string or an
+ * ObjectId. BSON types that JSON does not have are converted: a 64-bit integer to a number, or beyond 2^53 to a string of its digits; a
+ * date to ISO 8601, an ObjectId to hex, a Decimal128 to its digits, binary data to base64. If a row has `payload_json`, a JSON text, it
+ * is used instead of `payload`; its numbers are parsed as JavaScript numbers. A row from which no event can be made becomes `dead`.
  */
 export class MongoOutbox<T = unknown> implements OutboxStore<T> {
   readonly worker: string;
@@ -83,9 +84,9 @@ export class MongoOutbox<T = unknown> implements OutboxStore<T> {
   readonly #leaseMs: Millis;
   readonly #maxAttempts: number;
   readonly #keepSentMs: Millis;
-  /** What this drainer holds, by the ids of the records. */
+  /** The claims of this drainer, by record id. */
   readonly #claims = new Map<UUID, Claim>();
-  /** Waits without a change stream since the last row. */
+  /** The number of waits without a change stream since the last claimed row. */
   #idlePolls = 0;
 
   /** Call `init` before the first use, or use `MongoOutbox.open`. */
@@ -98,7 +99,7 @@ export class MongoOutbox<T = unknown> implements OutboxStore<T> {
     this.#keepSentMs = Math.round(options.keepSentMs ?? 24 * 3_600_000);
   }
 
-  /** An outbox whose collection and indexes exist. */
+  /** Creates an outbox, with its collection and indexes if they do not exist. */
   static async open<T = unknown>(db: Db, options: MongoOutboxOptions = {}): Promise<MongoOutbox<T>> {
     const outbox = new MongoOutbox<T>(db, options);
     await outbox.init();
@@ -116,14 +117,14 @@ export class MongoOutbox<T = unknown> implements OutboxStore<T> {
   }
 
   /**
-   * Adds a row, within the caller's transaction if `session` has one: the row exists when that commits. The payload is stored as a
-   * publish would send it: dates, `undefined` and `toJSON` behave as in `JSON.stringify`. Rejects if there is a row with this id.
+   * Adds a row, within the caller's transaction if `session` has one: the row exists once that transaction commits. The payload is stored
+   * as a publish would send it: dates, `undefined` and `toJSON` behave as in `JSON.stringify`. Rejects if a row with this id exists.
    */
   async add(rec: OutboxRecord<T>, options: MongoOutboxAddOptions = {}): Promise<void> {
     const { id, topic, headers, key, ts = Date.now() } = rec;
-    if (typeof id !== "string" || id === "") throw new PrombusError("bad_request", "a row of the outbox needs an id");
+    if (typeof id !== "string" || id === "") throw new PrombusError("bad_request", "an outbox row needs an id");
     const row: OutboxRow = { _id: id, id, topic, ...storedPayload(topic, rec.payload) };
-    // Without fields that are undefined.
+    // The JSON round trip removes fields that are undefined.
     if (headers !== undefined) row["headers"] = JSON.parse(JSON.stringify(headers));
     if (key !== undefined) row["key"] = key;
     Object.assign(row, { ts: integerOf(ts), status: "pending", attempts: 0 });
@@ -141,13 +142,13 @@ export class MongoOutbox<T = unknown> implements OutboxStore<T> {
         this.#idlePolls = 0;
         return this.#recordsOf(rows, token);
       }
-      // Other drainers were faster: the next attempt looks further down, or at the start if there is nothing further down.
+      // Other drainers claimed these rows first: the next attempt skips some rows, or starts over if it had skipped all of them.
       skip = ids.length === 0 ? 0 : 1 + Math.floor(Math.random() * n * 2 ** attempt);
     }
     return [];
   }
 
-  /** Rows that are due: those that failed before, then new ones in the order of their times. */
+  /** Rows that are due: failed rows first, then new rows in the order of `ts`. */
   async #due(n: number, skip: number): Promise<RowId[]> {
     const find = (filter: Filter<OutboxRow>, by: string): Promise<OutboxRow[]> =>
       this.#collection.find(filter, { projection: { _id: 1 }, sort: { [by]: 1 }, skip, limit: n, ...ROW_OPTIONS }).toArray();
@@ -158,7 +159,7 @@ export class MongoOutbox<T = unknown> implements OutboxStore<T> {
     return [...failed, ...pending].slice(0, n).map(({ _id }) => _id);
   }
 
-  /** Claims those of the rows that no other drainer has claimed meanwhile. */
+  /** Claims those of the rows that no other drainer has claimed in the meantime. */
   async #claim(ids: RowId[], token: string): Promise<OutboxRow[]> {
     const claimed = {
       status: "claimed", worker: { $literal: this.worker }, claim: token, lease_until: { $add: ["$$NOW", this.#leaseMs] },
@@ -181,12 +182,12 @@ export class MongoOutbox<T = unknown> implements OutboxStore<T> {
       try {
         record = recordOf<T>(row);
       } catch (thrown) {
-        // A row that no bus would take must not hold up the others.
+        // An invalid row must not block the other rows.
         others.push(this.#fail(row._id, token, messageOf(thrown), true));
         continue;
       }
       if (this.#isHeldByOther(record.id, row._id)) {
-        // Two rows with one id: this one waits until the other is settled.
+        // Two rows have the same id: this row waits until the other one is settled.
         others.push(this.#collection.updateOne(held([row._id], token), [{ $set: { status: "pending" } }, UNCLAIM]));
         continue;
       }
@@ -194,19 +195,19 @@ export class MongoOutbox<T = unknown> implements OutboxStore<T> {
       records.push(record);
     }
     const failed = (await Promise.allSettled(others)).find((result) => result.status === "rejected");
-    // Otherwise the records come first: the lease brings the other rows back.
+    // With records to return, the failure is ignored: the other rows are due again when their leases expire.
     if (failed !== undefined && records.length === 0) throw failed.reason;
     return records;
   }
 
-  /** Whether this drainer holds another row with this id. */
+  /** Whether this drainer has claimed another row with this id. */
   #isHeldByOther(id: UUID, rowId: RowId): boolean {
     const claim = this.#claims.get(id);
     if (claim === undefined || performance.now() - claim.claimedAt > this.#leaseMs) return false;
     return typeof claim._id !== typeof rowId || String(claim._id) !== String(rowId);
   }
 
-  /** Claims whose leases ended long ago, because their drainer could not settle them. */
+  /** Removes claims that could not be settled and whose leases expired long ago. */
   #forgetOldClaims(): void {
     const oldest = performance.now() - CLAIM_LEASES_MAX * this.#leaseMs;
     for (const [id, { claimedAt }] of this.#claims) {
@@ -243,7 +244,7 @@ export class MongoOutbox<T = unknown> implements OutboxStore<T> {
     return modifiedCount;
   }
 
-  /** The TTL index does the same, once a minute. */
+  /** Deletes expired sent rows at once; the TTL index does the same once a minute. */
   async purgeSent(): Promise<number> {
     const { deletedCount } = await this.#collection.deleteMany({ status: "sent", $expr: { $lte: ["$expireAt", "$$NOW"] } });
     return deletedCount;
@@ -257,12 +258,11 @@ export class MongoOutbox<T = unknown> implements OutboxStore<T> {
   }
 
   /**
-   * Waits until a row may be due: until the change stream reports one, the earliest lease or backoff ends, or 5 s are over. On a
-   * standalone server, and while a change stream cannot be opened, it waits `intervalMs`, doubling to 16 times that while no row
-   * comes.
+   * Waits until the change stream reports a row, the earliest lease or backoff ends, or 5 s have passed. On a standalone server, and
+   * while a change stream cannot be opened, it waits for `intervalMs`, doubling to at most 16 times that while there are no rows.
    */
   async waitForRows(intervalMs: Millis, signal: AbortSignal): Promise<void> {
-    // The stream comes first: a row that is added after the look is then in it.
+    // Open the stream before the query: it then reports every row that is inserted after the query.
     const isWatching = await this.#watch.open();
     const dueMs = await this.#nextDueMs();
     if (dueMs <= 0) return this.#watch.wait(Math.random() * CONTENDED_MS, signal);
@@ -274,7 +274,7 @@ export class MongoOutbox<T = unknown> implements OutboxStore<T> {
     await this.#watch.wait(Math.min(ms, dueMs), signal);
   }
 
-  /** Milliseconds until a row is due; 0 if one is, `Infinity` if none will be. */
+  /** Milliseconds until a row is due; 0 if one is due already, `Infinity` if there is none. */
   async #nextDueMs(): Promise<Millis> {
     const isDate = { $eq: [{ $type: "$lease_until" }, "date"] };
     const stages: Document[] = [
@@ -291,12 +291,12 @@ export class MongoOutbox<T = unknown> implements OutboxStore<T> {
     return next === undefined ? Infinity : Math.max(0, next.ms);
   }
 
-  /** Ends the change stream. A drainer that still runs polls from then on. */
+  /** Closes the change stream. A drainer that still runs polls from then on. */
   async close(): Promise<void> {
     await this.#watch.close();
   }
 
-  /** Applies an update to those of the rows that this drainer still holds. */
+  /** Applies an update to those of the rows whose claims are still valid. */
   async #settle(ids: UUID[], update: (filter: Filter<OutboxRow>) => Promise<unknown>): Promise<void> {
     const byToken = new Map<string, RowId[]>();
     for (const id of ids) {
@@ -310,7 +310,7 @@ export class MongoOutbox<T = unknown> implements OutboxStore<T> {
     for (const id of ids) this.#claims.delete(id);
   }
 
-  /** Counts an attempt. The backoff is 100 ms doubling to 30 s, a fifth more or less. */
+  /** Counts a failed attempt. The backoff is 100 ms, doubling to 30 s, with ±20 % jitter. */
   async #fail(_id: RowId, token: string, err: string, isPermanent: boolean): Promise<void> {
     const attempts = { $add: [{ $cond: [{ $isNumber: "$attempts" }, "$attempts", 0] }, 1] };
     const isDead = isPermanent ? true : { $gte: ["$attempts", this.#maxAttempts] };
@@ -329,7 +329,7 @@ export class MongoOutbox<T = unknown> implements OutboxStore<T> {
   }
 }
 
-/** Rows that still belong to a claim. */
+/** A filter for rows that still belong to a claim. */
 function held(rows: RowId[], token: string): Filter<OutboxRow> {
   return { _id: { $in: rows }, status: "claimed", claim: token };
 }

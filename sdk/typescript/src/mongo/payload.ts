@@ -1,17 +1,17 @@
-/** Payloads as BSON and back. What an event contains is JSON, so both directions go through JSON's data model. */
+/** Converts payloads to BSON and back. Events contain JSON, so both directions use JSON's data model. */
 import { Long } from "mongodb";
 import { PrombusError } from "../errors.js";
 
-/** Deeper payloads are stored as text: MongoDB limits how deeply documents nest. */
+/** Payloads with more levels are stored as text: MongoDB limits the nesting of documents. */
 const DEPTH_MAX = 90;
 const INT32_LIMIT = 2 ** 31;
-/** Names that the driver takes for types of its own. */
+/** Field names that the driver interprets as its own types. */
 const RESERVED_NAMES: ReadonlySet<string> = new Set(["_bsontype", "$ref"]);
 
 /** How a payload is stored: as BSON, or as JSON text if BSON would change it. */
 export type StoredPayload = { payload: unknown } | { payload_json: string };
 
-/** The payload as a publish would send it. Throws `invalid_payload` if it cannot be written as JSON. */
+/** Converts a payload as a publish would send it. Throws `invalid_payload` if it cannot be written as JSON. */
 export function storedPayload(topic: string, payload: unknown): StoredPayload {
   let json: string | undefined;
   let cause: unknown;
@@ -39,7 +39,7 @@ function isPlainName(name: string): boolean {
   return !name.includes("\0") && !RESERVED_NAMES.has(name) && isWellFormed(name);
 }
 
-/** Whether a text has no half of a surrogate pair, which UTF-8 cannot represent. */
+/** Whether a text has no lone surrogate, which UTF-8 cannot represent. */
 function isWellFormed(text: string): boolean {
   return !/\p{Surrogate}/u.test(text);
 }
@@ -52,13 +52,13 @@ function bsonOf(value: unknown): unknown {
   return mapValues(value, bsonOf);
 }
 
-/** A number as BSON. The driver makes 32-bit integers by itself, and doubles of all other numbers. */
+/** Converts a number to BSON. The driver itself writes 32-bit integers as integers and all other numbers as doubles. */
 export function integerOf(value: number): number | Long {
   const isLong = Number.isSafeInteger(value) && (value >= INT32_LIMIT || value < -INT32_LIMIT);
   return isLong ? Long.fromNumber(value) : value;
 }
 
-/** Values of BSON that the driver decodes to classes of its own. */
+/** BSON values that the driver decodes to its own classes. */
 interface BsonValue {
   _bsontype: string;
   toString(encoding?: string): string;
@@ -66,8 +66,8 @@ interface BsonValue {
 }
 
 /**
- * A value of BSON as JSON's data model: a 64-bit integer is a number, or the text of its digits beyond 2^53; a date is ISO 8601, an
- * ObjectId its hex text, a Decimal128 its digits, binary data base64. Other types of BSON become texts.
+ * Converts a BSON value to JSON's data model: a 64-bit integer to a number, or beyond 2^53 to a string of its digits; a date to ISO 8601,
+ * an ObjectId to hex, a Decimal128 to its digits, binary data to base64. Other BSON types become strings.
  */
 export function jsonOf(value: unknown): unknown {
   if (typeof value !== "object" || value === null) return value;

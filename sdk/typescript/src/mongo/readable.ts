@@ -1,20 +1,20 @@
 /**
- * Which events of a store are readable.
+ * Decides which events of a store are readable.
  *
- * A server writes a commit as one ordered bulk: its fence, its events, its records. While the bulk runs, and when it was cut in the
- * middle, some of its events are there although the commit is not. So events count only up to the newest commit whose last
- * document is there. Only the newest commit can be incomplete: the next one is sent when it is known to be whole, or when its fence is
- * marked void. Snapshots replace records, and a snapshot contains only whole commits.
+ * A server writes a commit as one ordered bulk: its fence, its events, its records. While the bulk runs, and if it was interrupted, some of
+ * its events exist although the commit is incomplete. So events are readable only up to the newest commit whose last document exists.
+ * Only the newest commit can be incomplete: the server sends the next one only when it knows that the previous one is complete, or
+ * after it has marked the previous fence as void. Snapshots replace records, and a snapshot contains only complete commits.
  *
- * One case remains: a bulk that takes longer than its fence allows can be voided by a new leader at the moment at which it ends. A
- * reader that looks at that moment sees it.
+ * One case remains: if a bulk takes longer than its fence allows, a new leader can void it just as it completes. A reader at that
+ * moment can see events of the voided commit.
  */
 import type { Collection, Db } from "mongodb";
 import type { EventDocument } from "./event-document.js";
 import { eventKey, FENCES, keptIn, RECORDS, type SeqRange, seqOf } from "./event-keys.js";
 import { MAJORITY, PLAIN_NUMBERS } from "./options.js";
 
-/** Documents with records of one commit; their seq is the fence's number times this. */
+/** Maximum number of record documents per commit. The seq of the first one is the fence's number times this. */
 const RECORD_PIECES_MAX = 256;
 
 interface TopicDocument {
@@ -27,7 +27,7 @@ interface TopicDocument {
 /** The first document of a commit. */
 type FenceDocument = EventDocument & { records: number; void?: boolean };
 
-/** A topic and what of it is readable. */
+/** A topic and its readable range. */
 export interface ReadableTopic extends SeqRange {
   readonly topicNo: number;
 }
@@ -46,7 +46,7 @@ export class ReadableEvents {
 
   /** `undefined` if the topic does not exist or has no readable event. */
   async topic(name: string): Promise<ReadableTopic | undefined> {
-    // A topic that was deleted and created again may be there twice for a moment.
+    // A topic that was deleted and created again may briefly have two documents.
     const [topic, commit] = await Promise.all([
       this.#topics.findOne({ name }, { sort: { _id: -1 }, ...PLAIN_NUMBERS }),
       this.#newestCommit(),
@@ -62,12 +62,12 @@ export class ReadableEvents {
       if (found === null) return undefined;
       lastSeq = seqOf(found);
       if (!(await this.#isVoid(found.commit))) return { topicNo, firstSeq, lastSeq };
-      // It was written by a bulk that ran on after its commit had been given up.
+      // The event was written by a bulk that continued after its commit had been voided.
       lastSeq -= 1;
     }
   }
 
-  /** The number of the newest whole commit; 0 if there is none. */
+  /** The number of the newest complete commit; 0 if there is none. */
   async #newestCommit(): Promise<number> {
     const fences = await this.#fences({ records: { $gt: 0 }, void: { $ne: true } });
     const [newest, before] = fences;
@@ -80,7 +80,7 @@ export class ReadableEvents {
     return Math.max(snapshot?._id.n ?? 0, before === undefined ? 0 : seqOf(before));
   }
 
-  /** The newest two fences that match, the newest first. */
+  /** The two newest fences that match, newest first. */
   #fences(filter: Record<string, unknown>): Promise<FenceDocument[]> {
     const all = { _id: { $gte: eventKey(FENCES, 0), $lt: eventKey(RECORDS, 0) } };
     const options = { sort: { _id: -1 }, limit: 2, projection: { records: 1 }, ...PLAIN_NUMBERS } as const;

@@ -1,4 +1,4 @@
-/** Tells an idle drainer that there may be rows: a change stream on the outbox, where the server has change streams. */
+/** Wakes an idle drainer when rows may be due. Uses a change stream on the outbox, if the server supports change streams. */
 import type { ChangeStream, Collection, Db, Document, Timestamp } from "mongodb";
 import { Backoff } from "../backoff.js";
 import { messageOf, PrombusError } from "../errors.js";
@@ -6,7 +6,7 @@ import type { Millis } from "../types.js";
 import { MAJORITY } from "./options.js";
 import type { OutboxRow } from "./row.js";
 
-/** Rows that become due: new ones, and those that are pending again. Only the stream's own fields are sent. */
+/** Matches rows that become due: new rows, and rows that are pending again. Projects to the fields that the stream needs. */
 const BECAME_PENDING: Document[] = [
   {
     $match: {
@@ -19,7 +19,7 @@ const BECAME_PENDING: Document[] = [
   },
   { $project: { _id: 1, operationType: 1 } },
 ];
-/** A stream that lives this long is taken to work. */
+/** A stream that was open this long counts as working, which resets the backoff. */
 const WORKING_MS = 10_000;
 
 interface Hello {
@@ -29,8 +29,8 @@ interface Hello {
 }
 
 /**
- * The stream is opened by the first wait and stays open between waits, so a change that comes between a claim and the wait after it
- * is not missed. If it breaks for good it is opened again after a backoff; the drainer polls meanwhile.
+ * The stream is opened by the first wait and stays open between waits, so a change between a claim and the next wait is not missed. If
+ * the stream fails, it is opened again after a backoff; the drainer polls in the meantime.
  */
 export class RowWatch {
   readonly #db: Db;
@@ -42,7 +42,7 @@ export class RowWatch {
   #isClosed = false;
   /** A standalone server has no change streams. */
   #isUnsupported = false;
-  /** Why the stream broke, if that was not reported yet. */
+  /** Why the stream failed, if that was not reported yet. */
   #failure: PrombusError | undefined;
   /** A change arrived after `open` and before `wait`. */
   #isChanged = false;
@@ -54,8 +54,8 @@ export class RowWatch {
   }
 
   /**
-   * Opens the stream if it is not open. False: there is none, at least for now. Changes from now on end the next wait. Rejects once if
-   * the stream broke, so that the drainer reports it.
+   * Opens the stream if it is not open. Returns false if there is no stream, at least for now. A change after this call ends the next
+   * wait. Rejects once after the stream failed, so that the drainer reports the failure.
    */
   async open(): Promise<boolean> {
     this.#isChanged = false;
@@ -69,13 +69,13 @@ export class RowWatch {
       this.#isUnsupported = true;
       return false;
     }
-    // `close` or another wait may have come in between.
+    // `close` or another `open` may have run in the meantime.
     if (this.#isClosed) return false;
     if (this.#stream === undefined) this.#start(operationTime);
     return true;
   }
 
-  /** From `startAtOperationTime` on nothing is missed, although the stream is opened a moment later. */
+  /** The stream reports all changes since `startAtOperationTime`, although it is opened a moment later. */
   #start(startAtOperationTime: Timestamp | undefined): void {
     const stream = this.#collection.watch<OutboxRow>(BECAME_PENDING, {
       ...MAJORITY, ...(startAtOperationTime === undefined ? {} : { startAtOperationTime }),
@@ -87,12 +87,12 @@ export class RowWatch {
     stream.on("close", () => this.#broke(stream));
   }
 
-  /** The driver resumes streams by itself after a failover. What arrives here is final, e.g. the collection was dropped. */
+  /** The driver resumes streams by itself after a failover. Errors that arrive here are final, e.g. the collection was dropped. */
   #broke(stream: ChangeStream<OutboxRow>, error?: unknown): void {
     if (this.#stream !== stream) return;
     this.#stream = undefined;
     if (error !== undefined) {
-      const message = `the change stream of the outbox broke; the drainer polls until it is open again: ${messageOf(error)}`;
+      const message = `the outbox change stream failed; the drainer polls until it is open again: ${messageOf(error)}`;
       this.#failure = new PrombusError("unavailable", message, { cause: error });
     }
     if (performance.now() - this.#openedAt > WORKING_MS) this.#backoff.reset();

@@ -1,4 +1,4 @@
-/** The sketch's `EventBus` over a prombus server. */
+/** Implements the sketch's `EventBus` with a prombus server. */
 import { Client, type ConnectOptions } from "../client.js";
 import { messageOf, PrombusError } from "../errors.js";
 import { verdictOf } from "../subscription.js";
@@ -7,15 +7,15 @@ import { Receiver, warnOfEnd, wireOptions } from "./receiver.js";
 import { type Ack, type EventBus, type EventHandler, type PublishOptions, retryDelayMs, type SubscribeOptions } from "./types.js";
 
 const MAX_IN_FLIGHT = 1000;
-const NOT_SENT = "the connection is down; the result is sent if the event is redelivered here";
+const NOT_SENT = "the connection is down; the result is sent if the event is redelivered to this client";
 
 export interface PrombusEventBusOptions extends ConnectOptions {
-  /** Gets the error when the server ends a subscription, e.g. because its group was deleted. Default: `console.warn`. */
+  /** Called with the error when the server ends a subscription, e.g. because its group was deleted. Default: `console.warn`. */
   onError?: (error: unknown) => void;
 }
 
 /**
- * The sketch's bus over a server:
+ * The sketch's bus, connected to a server:
  *
  * ```ts
  * const bus = new PrombusEventBus("ws://127.0.0.1:8090", { token: process.env.WS_TOKEN });
@@ -24,13 +24,13 @@ export interface PrombusEventBusOptions extends ConnectOptions {
  * await bus.close();
  * ```
  *
- * Handlers run at the same time, up to `maxInFlight` (1000). A first failure is retried after 20 ms, later ones after the
- * server's backoff.
+ * Up to `maxInFlight` (1000) handlers run at the same time. The first failure of an event is retried after 20 ms, later ones after
+ * the server's backoff.
  */
 export class PrombusEventBus implements EventBus {
   readonly #url: string;
   readonly #options: PrombusEventBusOptions;
-  /** The first one does everything but second subscriptions: a connection can join a group once. */
+  /** The first client does everything except second subscriptions to a group: a connection can join a group only once. */
   readonly #clients: [Client, ...Client[]];
   readonly #receivers = new Set<Receiver>();
 
@@ -50,12 +50,12 @@ export class PrombusEventBus implements EventBus {
     return this.client.ready(options);
   }
 
-  /** Resolves when a publish would not be refused for lack of room. Publishes are sent in the order of the calls. */
+  /** Resolves when the queue has room for another publish. Publishes are sent in the order of the calls. */
   whenWritable(): Promise<void> {
     return this.client.whenWritable();
   }
 
-  /** Resolves with the event when it is durable; if the topic had the id, with the event that it has. */
+  /** Resolves with the event when it is durable. If the topic already had the id, resolves with the stored event. */
   async publish<T>(topic: string, payload: T, opts: PublishOptions = {}): Promise<EventRecord<T>> {
     const { ts = Date.now(), key, headers, tags, caused_by, sid } = opts;
     const { id, seq, duplicate } = await this.client.publish(topic, payload, { ...opts, ts });
@@ -93,9 +93,9 @@ export class PrombusEventBus implements EventBus {
       } catch (thrown) {
         const verdict = verdictOf(thrown);
         if (verdict.ok) return;
-        // The server refuses a delay for what is given up.
+        // The server refuses a delay for an event that is given up.
         const options = attempt <= 1 && verdict.dead !== true ? { delayMs: retryDelayMs(attempt), ...verdict } : verdict;
-        // A nack that cannot be sent: the lease expires, and the event is redelivered.
+        // If the nack cannot be sent, the lease expires and the event is redelivered.
         await receiver.nack(delivery, verdict.reason, options).catch(() => {});
       }
     };
@@ -112,13 +112,13 @@ export class PrombusEventBus implements EventBus {
       throw thrown;
     }
     return async () => {
-      // Handlers that still run may ack.
+      // Handlers that are still running may ack until this resolves.
       await receiver.end();
       this.#receivers.delete(receiver);
     };
   }
 
-  /** `topic` is the subscription's or the event's own. */
+  /** `topic` is the subscription's topic or pattern, or the event's own topic. */
   ack(topic: string, group: string, id: UUID): Promise<Ack> {
     return this.#settle(topic, group, id, undefined, (receiver, delivery) => receiver.ack(delivery));
   }
@@ -134,10 +134,10 @@ export class PrombusEventBus implements EventBus {
     return this.client.cursor(topic, group);
   }
 
-  /** Moves a group after `lastId`, or to the first event of `lastTs` or later, or to the first event. All leases become void. */
+  /** Moves a group to after `lastId`, or else to the first event at or after `lastTs`, or else to the first event. All leases become void. */
   async setCursor(topic: string, group: string, cursor: CursorPosition): Promise<void> {
     const own = [...this.#receivers].filter((receiver) => receiver.topic === topic && receiver.group === group);
-    // The client would take the redelivery of an event that it holds for a longer lease.
+    // The client would treat the redelivery of a held event as a renewal of its lease, and not call the handler.
     for (const receiver of own) await receiver.stop();
     try {
       await moveGroup(this.client, topic, group, cursor);
@@ -146,7 +146,7 @@ export class PrombusEventBus implements EventBus {
     }
   }
 
-  /** Leaves all groups and ends the connection. */
+  /** Leaves all groups and closes the connection. */
   async close(): Promise<void> {
     await Promise.all([...this.#receivers].map((receiver) => receiver.end()));
     this.#receivers.clear();
@@ -195,7 +195,7 @@ export class PrombusEventBus implements EventBus {
   }
 }
 
-/** Moves a group with SEEK, and creates it there if it does not exist. */
+/** Moves a group with SEEK, or creates it at that position if it does not exist. */
 export async function moveGroup(client: Client, topic: string, group: string, cursor: CursorPosition): Promise<void> {
   const { lastId, lastTs } = cursor;
   const to: Start = lastId !== undefined ? { afterId: lastId } : lastTs !== undefined ? { ts: lastTs } : "earliest";
@@ -207,7 +207,7 @@ export async function moveGroup(client: Client, topic: string, group: string, cu
     try {
       await consumer.join();
     } finally {
-      // Leaving returns events that were delivered meanwhile; that does not count as an attempt.
+      // Leaving returns the events that were delivered in the meantime, which does not count as an attempt.
       await consumer.close();
     }
   }

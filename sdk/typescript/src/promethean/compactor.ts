@@ -1,4 +1,4 @@
-/** The sketch's compactor: publishes the newest event of each key to a snapshot topic. A server can do this by itself. */
+/** The sketch's compactor: publishes the newest event of each key to a snapshot topic. A prombus server can do this by itself. */
 import { messageOf } from "../errors.js";
 import type { EventRecord, Millis, UUID } from "../types.js";
 import type { EventBus, EventStore } from "./types.js";
@@ -6,7 +6,7 @@ import type { EventBus, EventStore } from "./types.js";
 export interface CompactorOptions {
   topic: string;
   snapshotTopic: string;
-  /** Reads the key from events that have none. The whole topic is scanned then. */
+  /** Returns the key for events that have none. If given, the whole topic is scanned. */
   keySource?: (e: EventRecord) => string | undefined;
   /** Default 30,000. */
   intervalMs?: Millis;
@@ -19,13 +19,13 @@ export interface CompactorOptions {
 const PAGE = 1000;
 
 /**
- * Publishes a snapshot `{ key, payload, ts }` of each key that changed, every `intervalMs`; `null` for a key that was deleted. Each
- * state has one snapshot, also after a restart. Returns a function that stops it.
+ * Every `intervalMs`, publishes a snapshot `{ key, payload, ts }` of each changed key, and `null` for each deleted key. Each state is
+ * published once, even after a restart. Returns a function that stops the compactor.
  */
 export function startCompactor(store: EventStore, bus: EventBus, opts: CompactorOptions): () => void {
   const { topic, snapshotTopic, keySource, intervalMs = 30_000, batchKeys } = opts;
   const onError = opts.onError ?? ((error: unknown) => console.warn(`compactor of ${topic}: ${messageOf(error)}`));
-  /** The event of each key's last snapshot. */
+  /** The id of the event in each key's last snapshot. */
   const done = new Map<string, UUID>();
   const scanned = new Map<string, EventRecord>();
   let scannedTo: UUID | undefined;

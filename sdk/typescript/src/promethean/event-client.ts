@@ -1,4 +1,4 @@
-/** The sketch's small WebSocket client: the same methods, over a connection that is kept up. */
+/** The sketch's small WebSocket client: the same methods, with a connection that is restored after failures. */
 import { Client } from "../client.js";
 import { messageOf, PrombusError } from "../errors.js";
 import type { Delivery, EventRecord, Millis, PublishOptions, SubscribeOptions, UUID } from "../types.js";
@@ -6,7 +6,7 @@ import { Receiver, warnOfEnd, wireOptions } from "./receiver.js";
 
 export interface EventClientContext {
   attempt: number;
-  /** How long the lease runs from the delivery on. */
+  /** How long the lease runs, counted from the delivery. */
   ack_deadline_ms: Millis;
 }
 
@@ -65,26 +65,26 @@ export class EventClient {
     if (receiver === undefined) {
       return throwAsFrame(new PrombusError("not_subscribed", `not subscribed to ${topic} as group ${group}`));
     }
-    // Handlers that still run may extend their leases.
+    // Handlers that are still running may extend their leases until this resolves.
     await receiver.end();
     this.#remove(receiver);
     return { op: "OK" };
   }
 
-  /** Extends the lease of an event to `extend_ms` from now, at least 1,000. Without an answer; an event that is not held is left alone. */
+  /** Extends the lease of an event to `extend_ms` from now, at least 1,000. Reports no result, and ignores events that are not held. */
   modAck(topic: string, group: string, id: UUID, extend_ms: Millis): void {
     const delivery = this.#receivers.get(`${topic}::${group}`)?.find(topic, id);
     delivery?.extend(extend_ms).catch(() => {});
   }
 
-  /** Leaves all groups and ends the connection. */
+  /** Leaves all groups and closes the connection. */
   async close(): Promise<void> {
     await Promise.all([...this.#receivers.values()].map((receiver) => receiver.end()));
     this.#receivers.clear();
     await this.#client.close();
   }
 
-  /** A later subscription to the same group stays. */
+  /** Removes a receiver, unless a later subscription to the same group has replaced it. */
   #remove(receiver: Receiver): void {
     const key = `${receiver.topic}::${receiver.group}`;
     if (this.#receivers.get(key) === receiver) this.#receivers.delete(key);
@@ -96,13 +96,13 @@ export class EventClient {
       await handler(event, { attempt: ctx.attempt, ack_deadline_ms: Math.max(0, ctx.leaseUntil - Date.now()) });
       await receiver.ack(delivery);
     } catch (thrown) {
-      // A nack that cannot be sent: the lease expires, and the event is redelivered.
+      // If the nack cannot be sent, the lease expires and the event is redelivered.
       await receiver.nack(delivery, messageOf(thrown)).catch(() => {});
     }
   }
 }
 
-/** The sketch rejects with the ERR frame. */
+/** Throws an error that also has the fields of an ERR frame, because the sketch rejects with that frame. */
 function throwAsFrame(thrown: unknown): never {
   if (thrown instanceof Error) Object.assign(thrown, { op: "ERR", msg: thrown.message });
   throw thrown;

@@ -1,6 +1,6 @@
 /**
- * The surface of the TypeScript sketch that prombus grew from, name for name, over a prombus server: code that was written for the
- * sketch changes its imports to `@prombus/client/promethean`.
+ * The API of the TypeScript sketch that prombus began with, with the same names, for use with a prombus server. Code that was written
+ * for the sketch only needs to change its imports to `@prombus/client/promethean`.
  */
 export { PrombusEventBus, type PrombusEventBusOptions } from "./bus.js";
 export { type CompactorOptions, startCompactor } from "./compactor.js";

@@ -1,20 +1,20 @@
 /**
  * One consumer group in memory: leases, attempts, redelivery, and a floor that never passes an unsettled event.
  *
- * Each topic that the group reads is a source with its own floor. Its entries are the events above the floor in commit order;
- * settled ones leave from the front.
+ * Each topic that the group reads is a source with its own floor. Its entries are the events above the floor, in commit order. Settled
+ * entries are removed from the front.
  */
 import { verdictOf } from "../subscription.js";
 import type { CursorPosition, DeadLetter, EventRecord, Millis, NackOptions, StoredEvent, UUID } from "../types.js";
 import type { CursorStore, EventHandler, EventStore, SubscribeOptions } from "./types.js";
 
-/** What a group needs of its bus. */
+/** The parts of the bus that a group uses. */
 export interface GroupTools {
   store: EventStore;
   cursors: CursorStore;
   retryDelayMs: (attempt: number) => Millis;
   /** Publishes a dead letter. */
-  bury: (letter: DeadLetter) => Promise<void>;
+  publishDeadLetter: (letter: DeadLetter) => Promise<void>;
 }
 
 export interface Member {
@@ -26,9 +26,9 @@ export interface Member {
 
 interface Source {
   topic: string;
-  /** Where its cursor is kept. */
+  /** The name under which its cursor is stored. */
   cursorTopic: string;
-  /** The last event that was read, or else the time to start from. */
+  /** The last event that was read. If undefined, reading starts at the time `ts`. */
   afterId?: UUID;
   ts?: Millis;
   entries: Entry[];
@@ -42,7 +42,7 @@ interface Entry {
   attempt: number;
   state: "ready" | "leased" | "waiting" | "settled";
   member?: Member;
-  /** The end of the lease, or the redelivery. */
+  /** Fires when the lease expires, or when the redelivery is due. */
   timer?: ReturnType<typeof setTimeout>;
 }
 
@@ -50,10 +50,10 @@ const LEASE_MS = 30_000;
 const MAX_ATTEMPTS = 5;
 const MAX_IN_FLIGHT = 1000;
 const BATCH_SIZE = 100;
-/** The time that running handlers have to end after their member has left. */
+/** How long running handlers may take after their member has left. */
 const DRAIN_MS = 30_000;
 const READ_RETRY_MS = 100;
-/** As a server's. */
+/** The same limit as a server's. */
 const MAX_DELAY_MS = 3_600_000;
 
 export class MemoryGroup {
@@ -61,14 +61,14 @@ export class MemoryGroup {
   readonly #subscription: string;
   readonly #group: string;
   readonly #sources = new Map<string, Source>();
-  /** Entries that are not settled, by topic and id. */
+  /** Unsettled entries, by topic and id. */
   readonly #entries = new Map<string, Entry>();
   readonly #members: Member[] = [];
   #redeliveries: Entry[] = [];
   #fresh: Entry[] = [];
   #isPumping = false;
-  #isPumpAgain = false;
-  /** Results of running handlers still count, but nothing is retried: no timer may keep the process running. */
+  #mustPumpAgain = false;
+  /** After `close`, results of running handlers still apply, but nothing is retried: no timer may keep the process running. */
   #isClosed = false;
   #saving: Promise<void> | undefined;
   #readTimer: ReturnType<typeof setTimeout> | undefined;
@@ -83,7 +83,7 @@ export class MemoryGroup {
     return this.#group;
   }
 
-  /** Reads a topic from a position on. */
+  /** Adds a topic, to be read from a position on. */
   addSource(topic: string, cursorTopic: string, cursor: CursorPosition): void {
     if (this.#sources.has(topic)) return;
     const source: Source = { topic, cursorTopic, entries: [], floor: { ...cursor, topic }, isDirty: false };
@@ -91,10 +91,10 @@ export class MemoryGroup {
     this.#sources.set(topic, source);
   }
 
-  /** Joins; the function that it returns leaves. */
+  /** Adds a member. Returns a function that removes it. */
   join(handler: EventHandler, options: Omit<SubscribeOptions, "group">): () => Promise<void> {
     const member: Member = { handler, options, inFlight: 0, isGone: false };
-    // It has waited longer than those that were served.
+    // The new member goes first: the others have received events already.
     this.#members.unshift(member);
     this.pump();
     return async () => this.#leave(member);
@@ -105,7 +105,7 @@ export class MemoryGroup {
     return this.#find(topic, id) !== undefined;
   }
 
-  /** False if the event is settled. */
+  /** Returns false if the event is not held, e.g. because it is settled. */
   async ack(topic: string, id: UUID): Promise<boolean> {
     const entry = this.#find(topic, id);
     if (entry === undefined) return false;
@@ -114,7 +114,7 @@ export class MemoryGroup {
     return true;
   }
 
-  /** False if no member has the event. */
+  /** Returns false if no member has a lease on the event. */
   async nack(topic: string, id: UUID, reason: string | undefined): Promise<boolean> {
     const entry = this.#find(topic, id);
     if (entry?.state !== "leased") return false;
@@ -122,7 +122,7 @@ export class MemoryGroup {
     return true;
   }
 
-  /** How far the group is; of several topics, the cursor with the highest time. */
+  /** The group's position; of several topics, the cursor with the latest time. */
   cursor(): CursorPosition {
     let newest: CursorPosition = { topic: this.#subscription };
     for (const { floor } of this.#sources.values()) {
@@ -155,15 +155,15 @@ export class MemoryGroup {
     this.pump();
   }
 
-  /** Hands out what members have room for. */
+  /** Delivers as many events as members have room for. */
   pump(): void {
-    this.#isPumpAgain = true;
+    this.#mustPumpAgain = true;
     if (this.#isPumping) return;
     this.#isPumping = true;
     void this.#run();
   }
 
-  /** Writes cursors that have moved. */
+  /** Stores the cursors that have moved. */
   save(): Promise<void> {
     this.#saving ??= this.#saveAll().finally(() => { this.#saving = undefined; });
     return this.#saving;
@@ -177,15 +177,15 @@ export class MemoryGroup {
   }
 
   async #run(): Promise<void> {
-    while (this.#isPumpAgain) {
-      this.#isPumpAgain = false;
+    while (this.#mustPumpAgain) {
+      this.#mustPumpAgain = false;
       try {
         await this.#handOut();
       } catch {
-        // The store does not answer: again later.
+        // The store failed: retry later.
         clearTimeout(this.#readTimer);
         if (!this.#isClosed) this.#readTimer = setTimeout(() => this.pump(), READ_RETRY_MS);
-        this.#isPumpAgain = false;
+        this.#mustPumpAgain = false;
       }
     }
     this.#isPumping = false;
@@ -214,7 +214,7 @@ export class MemoryGroup {
       const { afterId, ts } = source;
       const from = afterId !== undefined ? { afterId } : ts !== undefined ? { ts } : {};
       const events = await this.#tools.store.scan(source.topic, { ...from, limit });
-      // A seek may have moved the source meanwhile.
+      // A seek may have moved the source in the meantime.
       if (source.afterId !== afterId || source.ts !== ts) continue;
       for (const event of events) {
         const entry: Entry = { event, source, attempt: 0, state: "ready" };
@@ -246,13 +246,13 @@ export class MemoryGroup {
         await member.handler(entry.event, { attempt, maxAttempts, cursor: { ...entry.source.floor } });
         if (manualAck) return;
       }
-      // After the lease has ended, the result still counts unless another delivery followed.
+      // After the lease has expired, the result still applies unless the event was delivered again.
       if (isHeld()) this.#settle(entry);
     } catch (thrown) {
       const verdict = verdictOf(thrown);
       if (!verdict.ok && isHeld() && entry.state === "leased") await this.#fail(entry, verdict).catch(() => {});
     }
-    // A cursor that could not be written is written with the next one.
+    // A cursor that could not be stored is stored with the next one.
     await this.save().catch(() => {});
   }
 
@@ -279,16 +279,19 @@ export class MemoryGroup {
     this.pump();
   }
 
-  /** The letter is published before the event is settled: a failure in between makes no second one, because its id is derived. */
+  /**
+   * Publishes the dead letter before the event is settled. A failure in between does not lead to a second dead letter, because its id
+   * is derived from the event.
+   */
   async #giveUp(entry: Entry, reason: string | undefined): Promise<void> {
     const { event, attempt } = entry;
     this.#release(entry);
     entry.state = "waiting";
     if (this.#isClosed) return;
     try {
-      // What fails in a topic of dead letters stays there.
+      // An event that fails in a dead-letter topic stays there.
       if (!event.topic.startsWith("dlq.")) {
-        await this.#tools.bury({
+        await this.#tools.publishDeadLetter({
           topic: event.topic,
           group: this.#group,
           original: event as StoredEvent,
@@ -298,7 +301,7 @@ export class MemoryGroup {
         });
       }
     } catch {
-      // A seek may have voided it meanwhile.
+      // A seek may have voided the lease in the meantime.
       if (this.#isClosed || !this.#isUnsettled(entry)) return;
       entry.timer = setTimeout(() => void this.#giveUp(entry, reason), READ_RETRY_MS);
       return;

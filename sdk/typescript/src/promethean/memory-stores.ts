@@ -5,7 +5,7 @@ import type { CursorStore, EventStore } from "./types.js";
 
 interface TopicEvents {
   events: EventRecord[];
-  /** Where each event is in `events`. */
+  /** The index of each event in `events`. */
   byId: Map<UUID, number>;
 }
 

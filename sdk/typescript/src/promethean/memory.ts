@@ -1,4 +1,4 @@
-/** The sketch's bus in memory, for tests: it behaves as a server does, without one. */
+/** The sketch's bus in memory, for tests: behaves like a server, without needing one. */
 import { messageOf, PrombusError } from "../errors.js";
 import type { CursorPosition, DeadLetter, EventRecord, Millis, UUID } from "../types.js";
 import { uuidv7 } from "../uuid.js";
@@ -13,12 +13,12 @@ import {
 export { InMemoryCursorStore, InMemoryEventStore } from "./memory-stores.js";
 
 export interface InMemoryEventBusOptions {
-  /** The wait after the given failed attempt; default 20 ms, then 200 ms doubling to 30 s. */
+  /** Returns the wait after a failed attempt; default 20 ms after the first, then 200 ms doubling to 30 s. */
   retryDelayMs?: (attempt: number) => Millis;
 }
 
 interface GroupEntry {
-  /** The topics and patterns that the group reads; the first one names it. */
+  /** The topics and patterns that the group reads; the first one is part of the group's identity. */
   subscriptions: string[];
   group: Promise<MemoryGroup>;
   made?: MemoryGroup;
@@ -28,9 +28,9 @@ const PAGE = 1000;
 
 /**
  * An `EventBus` in memory. Delivery is at least once with leases, attempts and dead letters, as with a server: an ack never moves
- * the cursor over an unsettled event, and each event goes to one member of each group.
+ * the cursor past an unsettled event, and each event goes to one member of each group.
  *
- * The stores can be replaced; with stores that outlive the process, groups do as well (attempts do not).
+ * The stores can be replaced. With durable stores, groups survive a restart, but attempts are counted from 1 again.
  */
 export class InMemoryEventBus implements EventBus {
   readonly #store: EventStore;
@@ -64,7 +64,7 @@ export class InMemoryEventBus implements EventBus {
     await this.#store.insert(event);
     for (const { subscriptions, made } of this.#groups.values()) {
       if (made === undefined || !subscriptions.some((subscription) => matchesTopic(subscription, topic))) continue;
-      // A topic that is new to a pattern is read from its first event.
+      // A group reads a topic that is new to its pattern from the first event.
       made.addSource(topic, cursorTopic(subscriptions[0] as string, topic), { topic });
       made.pump();
     }
@@ -88,10 +88,10 @@ export class InMemoryEventBus implements EventBus {
       made.group.then(
         (opened) => {
           made.made = opened;
-          // Topics that were made while the group was.
+          // Topics that were created while the group was being opened.
           for (const name of this.#matching(subscriptions)) opened.addSource(name, cursorTopic(topic, name), { topic: name });
         },
-        // A start that does not exist makes no group.
+        // If opening fails, e.g. because of an unknown start position, the group does not exist.
         () => this.#groups.delete(key),
       );
     }
@@ -114,14 +114,14 @@ export class InMemoryEventBus implements EventBus {
     return found === undefined ? this.#cursors.get(topic, group) : found.cursor();
   }
 
-  /** Moves a group after `lastId`, or to the first event of `lastTs` or later, or to the first event. Leases become void. */
+  /** Moves a group to after `lastId`, or else to the first event at or after `lastTs`, or else to the first event. All leases become void. */
   async setCursor(topic: string, group: string, cursor: CursorPosition): Promise<void> {
     const found = await this.#groups.get(`${topic}::${group}`)?.group;
     if (found === undefined) await this.#cursors.set(topic, group, cursor);
     else await found.seek(cursor);
   }
 
-  /** Stops all deliveries. Running handlers are not waited for. */
+  /** Stops all deliveries. Does not wait for running handlers. */
   async close(): Promise<void> {
     this.#isClosed = true;
     for (const { made } of this.#groups.values()) made?.close();
@@ -129,10 +129,10 @@ export class InMemoryEventBus implements EventBus {
 
   async #settle(topic: string, group: string, id: UUID, act: (found: MemoryGroup) => Promise<boolean>): Promise<Ack> {
     const named = this.#groups.get(`${topic}::${group}`);
-    // The sketch acks with the event's own topic, which is not the subscription's if that is a pattern.
+    // The sketch acks with the event's own topic, which differs from the subscription if that is a pattern.
     const others = [...this.#groups.values()].filter(({ made }) => made?.group === group && made.holds(topic, id));
     const found = await (named ?? others[0])?.group;
-    if (found === undefined) return { id, ok: false, err: `there is no group ${group} on ${topic}` };
+    if (found === undefined) return { id, ok: false, err: `no group ${group} on ${topic}` };
     try {
       return (await act(found)) ? { id, ok: true } : { id, ok: true, err: "stale" };
     } catch (thrown) {
@@ -146,7 +146,7 @@ export class InMemoryEventBus implements EventBus {
         store: this.#store,
         cursors: this.#cursors,
         retryDelayMs: this.#retryDelayMs,
-        bury: (letter) => this.#bury(letter),
+        publishDeadLetter: (letter) => this.#publishDeadLetter(letter),
       },
       topic,
       group,
@@ -179,7 +179,7 @@ export class InMemoryEventBus implements EventBus {
       case "ts": {
         if (ts === undefined) throw new PrombusError("bad_request", "from \"ts\" needs ts");
         const [first] = await this.#store.scan(topic, { ts, limit: 1 });
-        // Later events count whatever their own time is.
+        // No event has that time yet: start at the end, so that later events are delivered whatever their time is.
         return first === undefined ? this.#end(topic) : { topic, lastTs: ts };
       }
       case "afterId": {
@@ -201,18 +201,18 @@ export class InMemoryEventBus implements EventBus {
     }
   }
 
-  async #bury(letter: DeadLetter): Promise<void> {
+  async #publishDeadLetter(letter: DeadLetter): Promise<void> {
     const id = derivedId(`${letter.topic} ${letter.group} ${letter.original.id}`);
     await this.publish(`dlq.${letter.topic}`, letter, { id });
   }
 }
 
-/** Where the cursor of one topic of a group is kept. */
+/** The name under which the cursor of one topic of a group is stored. */
 function cursorTopic(subscription: string, topic: string): string {
   return subscription === topic ? topic : `${subscription}>${topic}`;
 }
 
-/** A payload as a server would keep it. */
+/** The payload as a server would store it. */
 function asStored<T>(topic: string, payload: T): T {
   let json: string | undefined;
   let cause: unknown;
@@ -227,12 +227,12 @@ function asStored<T>(topic: string, payload: T): T {
   return JSON.parse(json) as T;
 }
 
-/** The same id for the same text; a UUID stays as it is. Servers derive another one. */
+/** Derives an id from a text; a UUID is kept. A server derives a different id from the same text. */
 function derivedId(text: string): UUID {
   if (/^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(text)) return text.toLowerCase();
   let hex = "";
   for (let part = 0; part < 4; part += 1) {
-    // FNV-1a with another start for each part, then mixed.
+    // FNV-1a with a different seed for each part, followed by a mixing step.
     let hash = 0x811c9dc5 ^ Math.imul(part + 1, 0x9e3779b1);
     for (let at = 0; at < text.length; at += 1) hash = Math.imul(hash ^ text.charCodeAt(at), 0x01000193);
     hash = Math.imul(hash ^ (hash >>> 16), 0x85ebca6b);

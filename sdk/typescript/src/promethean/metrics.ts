@@ -1,9 +1,9 @@
-/** The sketch's metrics helper over prom-client, which is optional: without it nothing is counted. */
+/** The sketch's metrics helper. Uses prom-client, which is optional: without it nothing is counted. */
 import { messageOf } from "../errors.js";
 
 export type Labels = Record<string, string>;
 
-/** The names of the sketch. A server exposes its own at `/metrics`. */
+/** The metric names of the sketch. A prombus server exposes its own metrics at `/metrics`. */
 export const MetricNames = {
   EventsPublished: "events_published_total",
   EventsDelivered: "events_delivered_total",
@@ -37,7 +37,7 @@ interface MetricConfig {
   buckets?: number[];
 }
 
-/** The part of prom-client that is used. */
+/** The part of prom-client that is used here. */
 export interface PromClient {
   Counter: new (config: MetricConfig) => CounterLike;
   Gauge: new (config: MetricConfig) => GaugeLike;
@@ -45,7 +45,7 @@ export interface PromClient {
   register: { contentType: string; metrics(): Promise<string>; getSingleMetric(name: string): unknown };
 }
 
-/** The part of an Express app that is used. */
+/** The part of an Express app that is used here. */
 export interface MetricsApp {
   get(path: string, handler: (req: unknown, res: MetricsResponse) => unknown): unknown;
 }
@@ -58,7 +58,7 @@ export interface MetricsResponse {
 
 const LABELS = ["topic", "group"];
 const BUCKETS = [5, 10, 25, 50, 100, 250, 500, 1000];
-/** Calls that wait for prom-client to load. */
+/** Maximum number of calls that are kept until prom-client has loaded. */
 const MAX_WAITING = 10_000;
 
 let client: PromClient | null | undefined;
@@ -74,7 +74,7 @@ function found(loaded: PromClient | null): PromClient | null {
     try {
       call(loaded);
     } catch (thrown) {
-      // E.g. an unknown label. The caller is long gone, and the other calls count.
+      // E.g. an unknown label. The call has returned already, and must not prevent the other calls.
       console.warn(`metrics: ${messageOf(thrown)}`);
     }
   }
@@ -83,7 +83,7 @@ function found(loaded: PromClient | null): PromClient | null {
 
 function load(): Promise<PromClient | null> {
   if (client !== undefined) return Promise.resolve(client);
-  // The name in a variable keeps compilers and bundlers from resolving an optional module.
+  // Passing the name as a variable keeps compilers and bundlers from resolving an optional module.
   const name = "prom-client";
   loading ??= import(name).then(
     (module: { default?: PromClient } & PromClient) => (client === undefined ? found(module.default ?? module) : client),
@@ -99,7 +99,7 @@ function whenLoaded(call: (loaded: PromClient) => void): void {
   void load();
 }
 
-/** A metric that exists once, however often it is asked for. */
+/** Returns the metric with this name, and creates it only once. */
 function once<M>(cache: Map<string, M>, name: string, loaded: PromClient, make: () => M): M {
   let metric = cache.get(name);
   if (metric === undefined) {
@@ -109,7 +109,7 @@ function once<M>(cache: Map<string, M>, name: string, loaded: PromClient, make: 
   return metric;
 }
 
-/** Arguments as prom-client takes them: labels and value, or the value alone. */
+/** The arguments for prom-client: labels and value, or the value alone. */
 function args<A>(labels: Labels | number | undefined, value: number | undefined): A {
   return (labels === undefined ? [] : value === undefined ? [labels] : [labels, value]) as A;
 }
@@ -118,7 +118,7 @@ const counters = new Map<string, CounterLike>();
 const gauges = new Map<string, GaugeLike>();
 const histos = new Map<string, HistogramLike>();
 
-/** Metrics with the labels `topic` and `group`. They count from the first call on; prom-client loads in the background. */
+/** Metrics with the labels `topic` and `group`. Calls are counted from the first one on, while prom-client loads in the background. */
 export const metrics = {
   counters,
   gauges,
@@ -129,7 +129,7 @@ export const metrics = {
     found(promClient);
   },
 
-  /** Resolves with whether prom-client is there. */
+  /** Resolves with whether prom-client is installed. */
   async ready(): Promise<boolean> {
     return (await load()) !== null;
   },
@@ -159,7 +159,7 @@ export const metrics = {
     return { observe: (labels, value) => whenLoaded((loaded) => make(loaded).observe(...args<[Labels, number]>(labels, value))) };
   },
 
-  /** Serves the metrics of this process with an Express app. Without prom-client the answer is 404. */
+  /** Serves the metrics of this process with an Express app. Responds with 404 if prom-client is not installed. */
   expose(app: MetricsApp, path = "/metrics"): void {
     app.get(path, async (_req, res) => {
       const loaded = await load();

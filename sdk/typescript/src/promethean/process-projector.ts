@@ -1,4 +1,4 @@
-/** The sketch's example: heartbeats of processes become the state of each process. */
+/** The sketch's example: derives the state of each process from heartbeats. */
 import { messageOf } from "../errors.js";
 import type { Millis } from "../types.js";
 import { PrombusEventBus } from "./bus.js";
@@ -28,23 +28,23 @@ export interface ProcessState {
   status: "alive" | "stale";
 }
 
-/** A process without a heartbeat for longer is stale. */
+/** A process without a heartbeat for longer than this is stale. */
 export const STALE_MS: Millis = 15_000;
 const SCAN_MS: Millis = 5_000;
 const GROUP = "process-projector";
 
 export interface ProcessProjectorOptions {
-  /** Where the states of earlier runs are read. Default: the server, for a `PrombusEventBus`. */
+  /** The store to read the states of earlier runs from. Default for a `PrombusEventBus`: its server. */
   store?: EventStore;
   staleMs?: Millis;
   scanMs?: Millis;
-  /** Gets failures of the scan. Default: `console.warn`. */
+  /** Called with failures of the scan. Default: `console.warn`. */
   onError?: (error: unknown) => void;
 }
 
 /**
- * Publishes the state of each process to `process.state`, by key `host:name:pid`: `alive` with each heartbeat, `stale` after 15 s
- * without one. Run one at a time. The function that it resolves with stops the scan and leaves the group.
+ * Publishes the state of each process to `process.state`, with the key `host:name:pid`: `alive` with each heartbeat, `stale` after 15 s
+ * without one. Run only one at a time. Resolves with a function that stops the scan and leaves the group.
  */
 export async function startProcessProjector(bus: EventBus, options: ProcessProjectorOptions = {}): Promise<() => Promise<void>> {
   const { staleMs = STALE_MS, scanMs = SCAN_MS, onError = warn } = options;
@@ -53,7 +53,7 @@ export async function startProcessProjector(bus: EventBus, options: ProcessProje
 
   async function change(state: ProcessState): Promise<void> {
     await bus.publish(Topics.ProcessState, state, { key: state.processId });
-    // A heartbeat may have been faster.
+    // A newer heartbeat may have been handled in the meantime.
     const known = states.get(state.processId);
     if (known === undefined || known.last_seen_ts <= state.last_seen_ts) states.set(state.processId, state);
   }
@@ -61,7 +61,7 @@ export async function startProcessProjector(bus: EventBus, options: ProcessProje
   const unsubscribe = await bus.subscribe(Topics.HeartbeatReceived, GROUP, async (e) => {
     const { pid, name, host, cpu_pct, mem_mb, sid } = e.payload as HeartbeatPayload;
     const processId = `${host}:${name}:${pid}`;
-    // A late heartbeat says nothing new.
+    // Ignore a heartbeat that is older than the known state.
     if ((states.get(processId)?.last_seen_ts ?? -Infinity) > e.ts) return;
     await change({
       processId, name, host, pid, ...(sid === undefined ? {} : { sid }), cpu_pct, mem_mb, last_seen_ts: e.ts, status: "alive",

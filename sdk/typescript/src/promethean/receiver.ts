@@ -1,8 +1,8 @@
 /**
- * One subscription of the sketch's classes over the client: events go to a handler, and are settled by id.
+ * One subscription of the sketch's classes: passes events from the client to a handler, and settles them by id.
  *
- * The client lets an event that is still held here adopt the lease of its redelivery. The sketch calls the handler for each
- * delivery, so the receiver watches the attempts of what it holds.
+ * When a held event is redelivered, the client renews its lease and does not report a new delivery. The sketch calls the handler for
+ * each delivery, so the receiver watches the attempt numbers of the events that it holds.
  */
 import type { Client } from "../client.js";
 import type { Consumer } from "../consumer.js";
@@ -34,7 +34,7 @@ export class Receiver {
   #onIdle: () => void = () => {};
   #watchTimer: ReturnType<typeof setTimeout> | undefined;
 
-  /** `handle` must not reject. `onEnd` gets the error when the server ends the subscription. */
+  /** `handle` must not reject. `onEnd` is called with the error when the server ends the subscription. */
   constructor(
     client: Client,
     topic: string,
@@ -51,7 +51,7 @@ export class Receiver {
     this.#onEnd = onEnd;
   }
 
-  /** Joins the group; resolves with whether it is new. Does nothing after `end()`. */
+  /** Joins the group; resolves with whether this created the group. Does nothing after `end()`. */
   async start(): Promise<boolean> {
     if (this.#isEnded) return false;
     const consumer = this.client.consume(this.topic, this.group, this.#options);
@@ -61,13 +61,13 @@ export class Receiver {
     return isNew;
   }
 
-  /** Leaves the group. Handlers that run have a second to end; what is not settled then goes to other members. */
+  /** Waits up to a second for running handlers, then leaves the group. Unsettled events go to other members. */
   stop(): Promise<void> {
     this.#stopping ??= this.#stop().finally(() => { this.#stopping = undefined; });
     return this.#stopping;
   }
 
-  /** Leaves the group for good. Events can be found and settled until it resolves. */
+  /** Leaves the group for good. `find`, `ack` and `nack` work until it resolves. */
   end(): Promise<void> {
     this.#isEnded = true;
     return this.stop();
@@ -93,7 +93,7 @@ export class Receiver {
     await consumer.close();
   }
 
-  /** The event of this topic (or of the subscription) and id, if it is held here. */
+  /** The held delivery with this id; `topic` is the event's topic or the subscription. */
   find(topic: string, id: UUID): Delivery | undefined {
     const exact = this.#held.get(`${topic} ${id}`);
     if (exact !== undefined || topic !== this.topic) return exact?.delivery;
@@ -118,7 +118,7 @@ export class Receiver {
       for (;;) {
         const { value } = await consumer.next();
         if (value === undefined) return;
-        // The server redelivers events that arrive after the stop.
+        // Events that arrive after `stop` are ignored; the server redelivers them.
         if (this.#consumer !== consumer) continue;
         this.#held.set(keyOf(value), { delivery: value, attempt: value.ctx.attempt });
         this.#run(value);
@@ -139,7 +139,7 @@ export class Receiver {
     });
   }
 
-  /** Calls the handler again for events whose lease expired and that were delivered here again. */
+  /** Calls the handler again for held events whose lease expired and that were redelivered to this client. */
   #watch(): void {
     if (this.#options.autoExtend !== false) return;
     const everyMs = Math.min(Math.max((this.#options.ackTimeoutMs ?? LEASE_MS) / 8, MIN_WATCH_MS), MAX_WATCH_MS);
@@ -160,7 +160,7 @@ export function warnOfEnd(error: unknown): void {
   console.warn(messageOf(error));
 }
 
-/** The options for the wire: those of the sketch with its defaults. */
+/** Converts the sketch's options to those of the client. `isStrict`: leases are not extended automatically. */
 export function wireOptions(
   options: SubscribeOptions & { maxInFlight?: number | undefined; ackTimeoutMs?: Millis | undefined },
   isStrict: boolean,

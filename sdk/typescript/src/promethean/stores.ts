@@ -1,4 +1,4 @@
-/** The sketch's stores over a prombus server. */
+/** Implements the sketch's stores with a prombus server. */
 import type { Client } from "../client.js";
 import type { CursorPosition, EventRecord, Millis, StoredEvent, UUID } from "../types.js";
 import { moveGroup, PrombusEventBus } from "./bus.js";
@@ -16,13 +16,13 @@ export class HttpEventStore implements EventStore {
     this.#client = clientOf(source);
   }
 
-  /** Resolves when the event is durable. An id that the topic has adds nothing. */
+  /** Resolves when the event is durable. Adds nothing if the topic already has the id. */
   async insert<T>(e: EventRecord<T>): Promise<void> {
     const { topic, payload, partition: _, seq: __, ...options } = e;
     await this.#client.publish(topic, payload, options);
   }
 
-  /** In commit order; without `limit`, at most 1,000 events. */
+  /** Returns events in commit order, at most 1,000 by default. */
   async scan(topic: string, params: { afterId?: UUID; ts?: Millis; limit?: number } = {}): Promise<EventRecord[]> {
     const { afterId, ts, limit = 1000 } = params;
     const from = afterId !== undefined ? { from: "afterId" as const, afterId } : ts !== undefined ? { from: "ts" as const, ts } : {};
@@ -31,7 +31,7 @@ export class HttpEventStore implements EventStore {
     return events;
   }
 
-  /** The newest event of each key that is not deleted; of all keys if none are given. */
+  /** The newest event of each key that is not deleted, or of all keys if none are given. */
   async latestByKey(topic: string, keys: string[] = []): Promise<Record<string, EventRecord | undefined>> {
     const found: [string, EventRecord | undefined][] = [];
     if (keys.length > 0) {

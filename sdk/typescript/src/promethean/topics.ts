@@ -1,6 +1,6 @@
-/** The sketch's topics, and how patterns match them. */
+/** The sketch's topics, and pattern matching for topics. */
 
-/** Part 2 of the sketch, section 2a, and `kv.set` of part 1. */
+/** The topics of part 2 of the sketch, section 2a, and `kv.set` of part 1. */
 export const Topics = {
   HeartbeatReceived: "heartbeat.received",
   /** Key: the process id. */
@@ -10,7 +10,7 @@ export const Topics = {
   KvSet: "kv.set",
 } as const;
 
-/** Part 1 of the sketch, section 5. The server applies such settings with `PUT /topics/{topic}`. */
+/** The topic settings of part 1 of the sketch, section 5. With a server, use `PUT /topics/{topic}` to apply them. */
 export const TopicConfig = {
   HeartbeatReceived: { name: "heartbeat.received", retentionDays: 3 },
   /** Key: the process id. */
@@ -23,7 +23,7 @@ export function isPattern(subscription: string): boolean {
   return subscription.includes("*");
 }
 
-/** Whether a topic or pattern matches: `*` is one segment, `**` any number. `dlq.` topics match only patterns that begin with it. */
+/** Whether a topic or pattern matches: `*` is one segment, `**` any number. `dlq.` topics match only patterns that begin with `dlq.`. */
 export function matchesTopic(subscription: string, topic: string): boolean {
   if (subscription === topic) return true;
   if (!isPattern(subscription)) return false;

@@ -1,4 +1,4 @@
-/** The types of the sketch, name for name. Fields and methods that the sketch does not have are optional. */
+/** The types of the sketch, with the same names. Fields and methods that the sketch does not have are optional. */
 import type { CursorPosition, EventFilter, EventRecord, Millis, UUID } from "../types.js";
 
 export type { CursorPosition, EventRecord, Millis, UUID } from "../types.js";
@@ -18,7 +18,7 @@ export interface DeliveryContext {
 export interface SubscribeOptions {
   /** Durable consumer group. */
   group: string;
-  /** Where a new group starts; default `"latest"`. It has no effect on a group that exists. */
+  /** Where a new group starts; default `"latest"`. Ignored if the group exists. */
   from?: "latest" | "earliest" | "ts" | "afterId";
   ts?: Millis;
   afterId?: UUID;
@@ -26,25 +26,25 @@ export interface SubscribeOptions {
   batchSize?: number;
   /** Default 1000. */
   maxInFlight?: number;
-  /** How long an event may stay unsettled; default 30,000. Unless it is set, a running handler keeps its event. */
+  /** How long a lease runs; default 30,000. If not set, and without `manualAck`, leases are extended while handlers run. */
   ackTimeoutMs?: Millis;
   /** Default 5. */
   maxAttempts?: number;
   /**
-   * A function is applied by this member: events that it refuses are acked without being handled. An object is the server's own
-   * filter and belongs to the group.
+   * A function is applied by this member: events for which it returns false are acked without being handled. An object is a filter of
+   * the server and belongs to the group.
    */
   filter?: ((e: EventRecord) => boolean) | EventFilter;
   /** More topics or patterns that the group reads. */
   topics?: string[];
-  /** The handler's end does not ack: call `ack` or `nack`. */
+  /** If true, returning from the handler does not ack the event: call `ack` or `nack`. */
   manualAck?: boolean;
 }
 
 export interface PublishOptions {
-  /** A publish with an id that the topic has adds nothing. */
+  /** A publish with an id that the topic already has adds nothing. */
   id?: UUID;
-  /** A business id in place of `id`. */
+  /** A business id instead of `id`. */
   idempotencyKey?: string;
   ts?: Millis;
   key?: string;
@@ -56,9 +56,9 @@ export interface PublishOptions {
 
 export interface Ack {
   id: UUID;
-  /** False: nothing was settled, because the group does not exist here or the server refused. */
+  /** False if nothing was settled: this bus has no such group, the server refused, or the connection is down. */
   ok: boolean;
-  /** Why not; for a nack its reason; `"stale"` if the event was settled or delivered to another member before. */
+  /** The failure; for a nack its reason; `"stale"` if the event was already settled or delivered to another member. */
   err?: string;
 }
 
@@ -86,16 +86,16 @@ export interface CursorStore {
 }
 
 export interface EventStore {
-  /** An id that the topic has adds nothing. */
+  /** Adds nothing if the topic already has the id. */
   insert<T>(e: EventRecord<T>): Promise<void>;
-  /** Events in commit order, after `afterId` or from the first event of `ts` or later. */
+  /** Events in commit order, after `afterId`, or from the first event with the time `ts` or a later one. */
   scan(topic: string, params: { afterId?: UUID; ts?: Millis; limit?: number }): Promise<EventRecord[]>;
-  /** The newest event of each key; of all keys if none are given. */
+  /** The newest event of each key, or of all keys if none are given. */
   latestByKey?(topic: string, keys?: string[]): Promise<Record<string, EventRecord | undefined>>;
 }
 
 /**
- * The wait after a failed attempt: 20 ms after the first, so that a passing fault costs little, then as the server does, from
+ * The wait after a failed attempt: 20 ms after the first, so that a temporary failure costs little; then the server's backoff, from
  * 200 ms doubling to 30 s.
  */
 export function retryDelayMs(attempt: number): Millis {

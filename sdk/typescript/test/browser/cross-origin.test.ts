@@ -1,4 +1,4 @@
-/** A page of another origin than the server's: token, CORS and tickets, in Chromium. */
+/** Tests pages of another origin than the server's in Chromium: token, CORS and tickets. */
 import type { Browser, Page } from "playwright-core";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import type * as Prombus from "../../src/index.js";
@@ -9,7 +9,7 @@ import { startServer, type TestServer } from "../support/server.js";
 
 const TOKEN = "a token for the tests, not a secret";
 
-/** What a page has: the client, and what a test keeps between two calls into the page. */
+/** The globals of a page: the client, and values that a test keeps between two calls into the page. */
 interface PageGlobals {
   prombus: typeof Prombus;
   client: Prombus.Client;
@@ -159,7 +159,7 @@ describe.skipIf(skipsChromium)("in Chromium", () => {
     });
   });
 
-  test("a tail of a page continues over a restart without a gap", async () => {
+  test("a tail in a page continues after a restart without a gap", async () => {
     await publish("news", ["old"]);
     await page.evaluate(async ({ url, token }) => {
       window.client = window.prombus.connect(url, { token });
@@ -180,7 +180,7 @@ describe.skipIf(skipsChromium)("in Chromium", () => {
     expect(await seen(5)).toEqual([1, 2, 3, 4, "ended"]);
   });
 
-  test("an EventSource with the ticket URL of the client continues over two restarts", async () => {
+  test("an EventSource with a ticket URL of the client continues after two restarts", async () => {
     await publish("news", ["old"]);
     await page.evaluate(async ({ url, token }) => {
       const client = window.prombus.connect(url, { token });
@@ -240,7 +240,7 @@ describe.skipIf(skipsChromium)("in Chromium", () => {
   });
 
   test("a page of an origin that is not listed gets an error that names the origin and the setting", async () => {
-    // With a token WebSockets are open to every origin; without one the server refuses them as well.
+    // With auth, the server accepts WebSockets from every origin; without auth it refuses those as well.
     for (const isOpen of [false, true]) {
       const strange = isOpen ? await startServer({ env: { PROMBUS_HTTP_CORS_ORIGINS: listed.url } }) : server;
       const stranger = await openPage(unlisted);

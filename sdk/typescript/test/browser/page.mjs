@@ -1,4 +1,4 @@
-// The client as the pages of these tests get it: a global, so that functions given to `page.evaluate` find it.
+// Makes the client a global of the test pages, so that functions passed to `page.evaluate` find it.
 import * as prombus from "@prombus/client";
 
 globalThis.prombus = prombus;

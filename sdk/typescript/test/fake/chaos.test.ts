@@ -1,6 +1,6 @@
 /**
- * Random histories: a small broker with one group that loses, repeats and refuses answers and breaks connections. The name
- * of each test has its seed; `CHAOS_SEED` repeats one, `CHAOS_RUNS` sets how many there are.
+ * Random histories with a small broker that has one group, loses, repeats and refuses answers, and breaks connections. The name
+ * of each test contains its seed; `CHAOS_SEED` repeats a run, `CHAOS_RUNS` sets the number of runs.
  */
 import { beforeEach, expect, test } from "vitest";
 import { NackError } from "../../src/index.js";
@@ -62,13 +62,13 @@ test.each(seeds)("seed %i: every publish is stored once, and every event is hand
 
   server.script.PUBLISH = (frame, from) => {
     const id = String(frame.opts?.id);
-    if (isChance(60)) return breakIt(from); // before it is stored
+    if (isChance(60)) return breakIt(from); // before the event is stored
     if (isChance(30)) return from.err(frame, "rate_limited", { retry_after_ms: random(5) });
     let at = events.findIndex((event) => event.id === id);
     const isDuplicate = at >= 0;
     if (!isDuplicate) at = events.push({ id, payload: frame.payload as number, attempt: 1, isSettled: false, acks: 0 }) - 1;
     pump();
-    if (isChance(60)) return breakIt(from); // after that
+    if (isChance(60)) return breakIt(from); // after the event is stored
     const ok = { id, seq: at + 1, ...(isDuplicate ? { duplicate: true } : {}) };
     from.ok(frame, ok);
     if (isChance(20)) from.ok(frame, ok);
@@ -77,7 +77,7 @@ test.each(seeds)("seed %i: every publish is stored once, and every event is hand
   server.script.SUBSCRIBE = (frame, from, usual) => {
     if (isChance(10)) return from.err(frame, "unavailable", { retry_after_ms: 1 });
     usual();
-    // Also when the client gives the connection up, or when the close frame was sent before this came.
+    // Also applies if the client abandons the connection, or if the close frame was sent before this frame arrived.
     from.onClosed = () => {
       giveBack(from);
       pump();
@@ -87,7 +87,7 @@ test.each(seeds)("seed %i: every publish is stored once, and every event is hand
     pump();
   };
   const settleEvent = (from: FakeConnection, id: unknown, act: (event: Stored) => void): void => {
-    if (isChance(40)) return breakIt(from); // lost with the connection
+    if (isChance(40)) return breakIt(from); // the frame is lost with the connection
     const event = events.find((it) => it.id === id && it.holder === from);
     if (event !== undefined) {
       delete event.holder;
@@ -124,7 +124,7 @@ test.each(seeds)("seed %i: every publish is stored once, and every event is hand
   expect(events).toHaveLength(400);
   expect(new Set(events.map(({ payload }) => payload)).size).toBe(400);
   for (const { n, id, seq } of results) expect(events[seq - 1]).toMatchObject({ id, payload: n });
-  // No event was acked whose handler had not ended well, and none ran again although its ack was to be repeated.
+  // No event was acked before its handler had succeeded, and no handler ran again when only its ack had to be repeated.
   for (const { id, acks } of events) expect([acks, succeeded.get(id)]).toEqual([1, 1]);
   expect(client.pendingPublishes).toBe(0);
 }, 20_000);

@@ -6,7 +6,7 @@ let server: FakeServer;
 beforeEach(async () => { server = await FakeServer.start(); });
 afterEach(() => { vi.useRealTimers(); });
 
-/** Only the client's timers: those of `ws` and of the test are its own business. */
+/** The client's timers, without those of `ws` and of the test. */
 function countTimers(): { left: () => number } {
   const active = new Set<unknown>();
   const { setTimeout: set, clearTimeout: clear } = globalThis;
@@ -28,7 +28,7 @@ function countTimers(): { left: () => number } {
 afterEach(() => { vi.unstubAllGlobals(); });
 
 describe("draining", () => {
-  test("publishes are answered, handlers end and ack, then the connection closes with 1000", async () => {
+  test("waits for answers and handlers, then closes the connection with 1000", async () => {
     const answers: (() => void)[] = [];
     server.script.PUBLISH = (_, __, usual) => { answers.push(usual); };
     const client = connectTo(server);
@@ -52,7 +52,7 @@ describe("draining", () => {
     expect(client.status).toBe("closed");
   });
 
-  test("what a draining handler publishes without waiting for it is still stored", async () => {
+  test("an event that a draining handler publishes without await is still stored", async () => {
     const client = connectTo(server);
     let end: (() => void) | undefined;
     let result: Promise<unknown> | undefined;
@@ -70,7 +70,7 @@ describe("draining", () => {
     expect(await result).toMatchObject({ seq: 1 });
   });
 
-  test("what is not answered in time rejects with closed", async () => {
+  test("unanswered publishes reject with closed after the timeout", async () => {
     server.script.PUBLISH = () => {};
     server.script.CURSOR = () => {};
     const client = connectTo(server);
@@ -85,7 +85,7 @@ describe("draining", () => {
     expect(client.pendingPublishes).toBe(0);
   });
 
-  test("a server that does not answer the close frame is left after a second", async () => {
+  test("a server that does not answer the close frame is abandoned after a second", async () => {
     const client = connectTo(server);
     await client.ready();
     server.last.freeze();
@@ -104,7 +104,7 @@ describe("at any time", () => {
     expect(server.connections).toHaveLength(0);
   });
 
-  test("while connecting: the upgrade or the answer to AUTH does not come", async () => {
+  test("while connecting, if the upgrade or the answer to AUTH is missing", async () => {
     server.refuse = 0;
     const first = connectTo(server);
     await settle();
@@ -121,7 +121,7 @@ describe("at any time", () => {
     expect(states).toEqual([]);
   });
 
-  test("while reconnecting: nothing connects any more", async () => {
+  test("while reconnecting: no further attempt is made", async () => {
     server.refuse = 503;
     const client = connectTo(server, { backoff: { minMs: 20, maxMs: 20 } });
     await new Promise<void>((resolve) => { client.on("reconnecting", () => resolve()); });
@@ -131,7 +131,7 @@ describe("at any time", () => {
     expect(server.connections).toHaveLength(0);
   });
 
-  test("while the token function hangs, and what it gives later is not used", async () => {
+  test("while the token function hangs: a token that it returns later is not used", async () => {
     let give: ((token: string) => void) | undefined;
     const client = connectTo(server, { token: () => new Promise((resolve) => { give = resolve; }) });
     await until(() => give !== undefined);
@@ -141,7 +141,7 @@ describe("at any time", () => {
     expect(server.connections).toHaveLength(0);
   });
 
-  test("while the token function that will fail is running", async () => {
+  test("while a token function is running that fails later", async () => {
     let fail: ((error: unknown) => void) | undefined;
     const client = connectTo(server, { token: () => new Promise((_, reject) => { fail = reject; }) });
     await until(() => fail !== undefined);
@@ -152,7 +152,7 @@ describe("at any time", () => {
     expect(server.connections).toHaveLength(0);
   });
 
-  test("twice, and together", async () => {
+  test("twice, one after the other and at the same time", async () => {
     const client = connectTo(server);
     let count = 0;
     client.on("closed", () => { count += 1; });
@@ -202,7 +202,7 @@ test("close() waits for a delivery of consume() that is not settled yet, and end
 });
 
 describe("no timer is left", () => {
-  test("after a life with everything in it", async () => {
+  test("after a client has used every feature", async () => {
     const timers = countTimers();
     const jwt = `x.${btoa(JSON.stringify({ exp: Date.now() / 1000 + 1000 }))}.x`;
     const client = connectTo(server, { token: () => jwt, heartbeatMs: 20 });
@@ -221,7 +221,7 @@ describe("no timer is left", () => {
     expect(timers.left()).toBe(0);
   });
 
-  test("after a drain that gave up, with a handler that still runs", async () => {
+  test("after a drain that timed out while a handler is still running", async () => {
     const timers = countTimers();
     const client = connectTo(server);
     let isRunning = false;
@@ -232,7 +232,7 @@ describe("no timer is left", () => {
     expect(timers.left()).toBe(0);
   });
 
-  test("after close() overtakes a longer drain: its unsubscribe() ends, too", async () => {
+  test("after close() ends before a longer unsubscribe(), which ends as well", async () => {
     const timers = countTimers();
     const client = connectTo(server);
     let isRunning = false;
@@ -245,7 +245,7 @@ describe("no timer is left", () => {
     expect(timers.left()).toBe(0);
   });
 
-  test("with publishes, refused ones and subscriptions that wait for a retry", async () => {
+  test("with unanswered publishes, and refused publishes and subscriptions that wait for a retry", async () => {
     const timers = countTimers();
     server.script.PUBLISH = (frame, from) => from.err(frame, "unavailable", { retry_after_ms: 10_000 });
     server.script.SUBSCRIBE = (frame, from) => from.err(frame, "unavailable", { retry_after_ms: 10_000 });
@@ -278,7 +278,7 @@ describe("no timer is left", () => {
     expect(timers.left()).toBe(0);
   });
 
-  test("nothing keeps the process alive: no handle of the client is left", async () => {
+  test("no handle of the client keeps the process alive", async () => {
     const before = process.getActiveResourcesInfo().filter((it) => it === "TCPSocketWrap" || it === "Timeout").length;
     const client = connectTo(server);
     await client.subscribe("t", "g", () => {});

@@ -7,7 +7,7 @@ let server: FakeServer;
 beforeEach(async () => { server = await FakeServer.start(); });
 afterEach(() => { vi.useRealTimers(); });
 
-/** Timers and clock stand still; sockets go on. */
+/** Stops timers and the clock; sockets continue to work. */
 function stopTime(): void {
   vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "Date"] });
 }
@@ -27,7 +27,7 @@ describe("states", () => {
     expect(states).toEqual(["connecting", "connected", "reconnecting", "connecting", "connected", "closed"]);
   });
 
-  test("the first connection may come late: calls wait for it", async () => {
+  test("calls wait for the first connection", async () => {
     const { port } = server;
     await server.stop();
     const client = connectTo({ url: `ws://127.0.0.1:${port}` });
@@ -39,7 +39,7 @@ describe("states", () => {
     await Promise.all([published, subscribed, cursor]);
   });
 
-  test("a listener that throws does not harm the connection", async () => {
+  test("a listener that throws does not break the connection", async () => {
     const log = vi.spyOn(console, "error").mockImplementation(() => {});
     const client = connectTo(server);
     client.on("connected", () => { throw new Error("oops"); });
@@ -57,7 +57,7 @@ describe("states", () => {
     expect(await failure(client.publish("t", 1))).toBeInstanceOf(ConnectionError);
   });
 
-  test("ready() says why it gave up", async () => {
+  test("ready() rejects with the reason", async () => {
     server.refuse = 503;
     const client = connectTo(server);
     await until(() => client.status === "reconnecting");
@@ -67,8 +67,8 @@ describe("states", () => {
   });
 });
 
-describe("a server that is no good", () => {
-  test.each([1000, 1001, 1006, 1008, 1009, 1012, 1013, 4000])("close code %i: connects again, sends again", async (code) => {
+describe("a faulty server", () => {
+  test.each([1000, 1001, 1006, 1008, 1009, 1012, 1013, 4000])("close code %i: the client connects again and sends unanswered publishes again", async (code) => {
     const client = connectTo(server);
     const errors: PrombusError[] = [];
     client.on("reconnecting", ({ error }) => errors.push(error));
@@ -79,7 +79,7 @@ describe("a server that is no good", () => {
       else if (code === 1006) from.cut();
       else from.close(code, code === 1012 ? "restart" : "");
     };
-    // A large one, so that 1009 does not hit the other.
+    // A large publish, so that 1009 fails this one and not the other.
     const large = client.publish("t", "x".repeat(500)).catch((error: unknown) => error);
     expect(await client.publish("t", 1)).toHaveProperty("seq");
     if (code === 1009) expect(await large).toMatchObject({ code: "too_large" });
@@ -89,7 +89,7 @@ describe("a server that is no good", () => {
     expect(errors[0]?.message).toContain(code === 1012 ? "restart" : code === 1009 ? "1009" : String(code));
   });
 
-  test.each([401, 403, 503])("an upgrade refused with %i is tried again", async (status) => {
+  test.each([401, 403, 503])("an upgrade refused with %i is retried", async (status) => {
     server.refuse = status;
     const client = connectTo(server);
     const errors: PrombusError[] = [];
@@ -135,7 +135,7 @@ describe("a server that is no good", () => {
     expect(errors).toEqual([]);
   });
 
-  test("an ERR without corr is an error event; null counts as none", async () => {
+  test("an ERR without corr, or with corr null, is an error event", async () => {
     const client = connectTo(server);
     const errors: PrombusError[] = [];
     client.on("error", (error) => errors.push(error));
@@ -147,7 +147,7 @@ describe("a server that is no good", () => {
     expect(client.status).toBe("connected");
   });
 
-  test("a half-closed socket is given up: the server ends its side without a close frame", async () => {
+  test("a socket that the server half-closes without a close frame is abandoned", async () => {
     const client = connectTo(server);
     await client.ready();
     server.last.halfClose();
@@ -155,7 +155,7 @@ describe("a server that is no good", () => {
     await client.publish("t", 1);
   });
 
-  test("a server that accepts TCP and never answers is given up after 10 s", async () => {
+  test("a connection to a server that accepts TCP and never answers is abandoned after 10 s", async () => {
     stopTime();
     server.refuse = 0;
     const client = connectTo(server);
@@ -171,7 +171,7 @@ describe("a server that is no good", () => {
     await until(() => client.status === "connected");
   });
 
-  test("a server that never answers AUTH is given up after 10 s", async () => {
+  test("a connection to a server that never answers AUTH is abandoned after 10 s", async () => {
     stopTime();
     server.script.AUTH = (_, __, usual) => { if (server.connections.length > 1) usual(); };
     const client = connectTo(server);
@@ -182,7 +182,7 @@ describe("a server that is no good", () => {
     await until(() => client.status === "connected");
   });
 
-  test("something that is not WebSocket is tried again", async () => {
+  test("a connection to a server without WebSocket is retried", async () => {
     const sockets = new Set<Socket>();
     const http: Server = await new Promise((resolve) => {
       const it = createServer((socket) => {
@@ -200,7 +200,7 @@ describe("a server that is no good", () => {
     await new Promise((resolve) => { http.close(resolve); });
   });
 
-  test("waits grow when the server accepts connections and breaks them at once", async () => {
+  test("delays grow when the server accepts connections and breaks them at once", async () => {
     server.script.SUBSCRIBE = (_, from) => from.cut();
     const client = connectTo(server, { backoff: { minMs: 8, maxMs: 1000 } });
     const delays: number[] = [];
@@ -210,7 +210,7 @@ describe("a server that is no good", () => {
     expect(Math.max(...delays)).toBeGreaterThan(100);
   });
 
-  test("waits begin at the start again after a connection that lasted", async () => {
+  test("delays start at the minimum again after a connection that lasted", async () => {
     const client = connectTo(server, { backoff: { minMs: 20, maxMs: 1000 } });
     const delays: number[] = [];
     client.on("reconnecting", ({ delayMs }) => delays.push(delayMs));
@@ -226,12 +226,12 @@ describe("a server that is no good", () => {
 });
 
 describe("silence", () => {
-  test("after 10 s of silence the client asks, and after 10 s more it connects again and sends again", async () => {
+  test("after 10 s of silence the client sends AUTH, and after 10 s more it connects again and resends", async () => {
     stopTime();
     const client = connectTo(server);
     await client.ready();
     const first = server.last;
-    // From now on the server takes everything and says nothing.
+    // From now on the server reads everything and sends nothing.
     server.script.AUTH = (_, from, usual) => { if (from !== first) usual(); };
     server.script.PUBLISH = (_, from, usual) => { if (from !== first) usual(); };
     const published = client.publish("t", 1);
@@ -249,7 +249,7 @@ describe("silence", () => {
     expect(await published).toMatchObject({ seq: 1 });
   });
 
-  test("in real time: a server that stops reading is given up", async () => {
+  test("in real time: a connection to a server that stops reading is abandoned", async () => {
     const client = connectTo(server, { heartbeatMs: 60 });
     await client.ready();
     server.last.freeze();
@@ -261,7 +261,7 @@ describe("silence", () => {
     expect(performance.now() - before).toBeGreaterThan(90);
   });
 
-  test("a quiet connection that answers stays, and is asked with the token", async () => {
+  test("a silent connection that answers the heartbeat is kept; the heartbeat contains the token", async () => {
     const client = connectTo(server, { heartbeatMs: 20, token: "secret" });
     await client.ready();
     await server.got("AUTH", 4);
@@ -273,7 +273,7 @@ describe("silence", () => {
     expect(server.of("AUTH")).toHaveLength(asked);
   });
 
-  test("any frame counts as a sign of life, also when the answer to the question is late", async () => {
+  test("any frame counts as a sign of life, even if the answer to the heartbeat is late", async () => {
     const client = connectTo(server, { heartbeatMs: 40 });
     await client.ready();
     server.script.AUTH = () => {};
@@ -284,7 +284,7 @@ describe("silence", () => {
     expect(server.connections).toHaveLength(1);
   });
 
-  test("a thread that was blocked reads its messages before it gives the connection up", async () => {
+  test("a thread that was blocked reads its messages before it abandons the connection", async () => {
     const client = connectTo(server, { heartbeatMs: 40 });
     await client.ready();
     await server.got("AUTH", 2);
@@ -314,7 +314,7 @@ describe("silence", () => {
 });
 
 describe("a missing WebSocket", () => {
-  test("without one, and without the package ws, the error says what to do", async () => {
+  test("without WebSocket and without the package ws, the error says what to do", async () => {
     vi.stubGlobal("WebSocket", undefined);
     vi.doMock("ws", () => { throw new Error("Cannot find package 'ws'"); });
     vi.resetModules();
@@ -334,14 +334,14 @@ describe("a missing WebSocket", () => {
     }
   });
 
-  test("ws is found where the runtime has none", async () => {
+  test("the package ws is used if the runtime has no WebSocket", async () => {
     vi.stubGlobal("WebSocket", undefined);
     const client = connectTo(server, { WebSocket: undefined });
     await client.publish("t", 1);
     vi.unstubAllGlobals();
   });
 
-  test("a class that throws is reported and tried again", async () => {
+  test("a WebSocket class that throws is reported and retried", async () => {
     class Broken {
       constructor() {
         throw new Error("not allowed here");
@@ -378,13 +378,13 @@ describe("refused tokens", () => {
     expect(server.connections).toHaveLength(1);
   });
 
-  test("a server that wants a token says so to a client without one", async () => {
+  test("a client without a token gets an error that asks for one", async () => {
     server.script.AUTH = (frame, from) => from.err(frame, "bad_token");
     const error = await failure(connectTo(server).ready()) as PrombusError;
     expect(error.message).toContain("pass `token`");
   });
 
-  test("a token function is asked again after a refusal", async () => {
+  test("a token function is called again after a refusal", async () => {
     server.script.AUTH = (frame, from, usual) => { if (frame.token === "3") usual(); else from.err(frame, "bad_token"); };
     let count = 0;
     const client = connectTo(server, { token: async () => String(++count) });
@@ -392,7 +392,7 @@ describe("refused tokens", () => {
     expect(server.of("AUTH").map(({ token }) => token)).toEqual(["1", "2", "3"]);
   });
 
-  test("a token function whose tokens are refused three times in a row is final, too", async () => {
+  test("three refused tokens of a token function in a row are final", async () => {
     server.script.AUTH = (frame, from) => from.err(frame, "bad_token");
     const client = connectTo(server, { token: () => "bad" });
     expect(await failure(client.ready())).toBeInstanceOf(AuthError);
@@ -400,7 +400,7 @@ describe("refused tokens", () => {
     expect(client.status).toBe("closed");
   });
 
-  test("a token function that throws is tried again, with the reason in the event", async () => {
+  test("a token function that throws is called again, with the reason in the event", async () => {
     let count = 0;
     const client = connectTo(server, {
       token: () => {
@@ -414,7 +414,7 @@ describe("refused tokens", () => {
     expect(reasons).toEqual(["cannot get a token: login is down", "cannot get a token: login is down"]);
   });
 
-  test("an ERR to AUTH that is not about the token leads to another attempt", async () => {
+  test("an ERR to AUTH that does not concern the token is retried", async () => {
     server.script.AUTH = (frame, from, usual) => { if (server.connections.length > 2) usual(); else from.err(frame, "unavailable"); };
     const client = connectTo(server, { token: "good" });
     await client.publish("t", 1);
@@ -428,7 +428,7 @@ describe("tokens that expire", () => {
     return `${part({ alg: "none" })}.${part({ exp: Date.now() / 1000 + seconds, name })}.x`;
   };
 
-  test("a successor is sent over the same connection before the token expires, again and again", async () => {
+  test("a token is replaced over the same connection each time before it expires", async () => {
     stopTime();
     const lives = [300, 100, 1000];
     const sent: string[] = [];
@@ -443,20 +443,20 @@ describe("tokens that expire", () => {
     await vi.advanceTimersByTimeAsync(239_000);
     await settle();
     expect(server.of("AUTH")).toHaveLength(1);
-    await vi.advanceTimersByTimeAsync(1_000); // 60 s before the end
+    await vi.advanceTimersByTimeAsync(1_000); // 60 s before the token expires
     await server.got("AUTH", 2);
     await settle();
     await vi.advanceTimersByTimeAsync(79_000);
     await settle();
     expect(server.of("AUTH")).toHaveLength(2);
-    await vi.advanceTimersByTimeAsync(1_000); // four fifths of the shorter life
+    await vi.advanceTimersByTimeAsync(1_000); // four fifths of the shorter lifetime
     await server.got("AUTH", 3);
     expect(server.of("AUTH").map(({ token }) => token)).toEqual(sent);
     expect(server.connections).toHaveLength(1);
     expect(client.status).toBe("connected");
   });
 
-  test("a function that fails to give a successor is asked again before the token expires", async () => {
+  test("a token function that fails is called again before the token expires", async () => {
     stopTime();
     let count = 0;
     const client = connectTo(server, {
@@ -479,7 +479,7 @@ describe("tokens that expire", () => {
     expect(server.connections).toHaveLength(1);
   });
 
-  test("a successor that is refused is reported; heartbeats go on with the token that works", async () => {
+  test("a refused new token is reported; heartbeats continue with the old token", async () => {
     const tokens = [jwt(1, "first"), "refused"];
     server.script.AUTH = (frame, from, usual) => { if (frame.token === "refused") from.err(frame, "bad_token"); else usual(); };
     const client = connectTo(server, { heartbeatMs: 40, token: () => tokens.shift() ?? jwt(1000, "later") });
@@ -493,7 +493,7 @@ describe("tokens that expire", () => {
     expect(server.connections).toHaveLength(1);
   });
 
-  test("no heartbeat sends the old token again after its successor", async () => {
+  test("no heartbeat sends the old token after the new one", async () => {
     stopTime();
     const tokens = [jwt(100, "old"), jwt(1000, "new")];
     const [old, successor] = tokens;
@@ -540,7 +540,7 @@ describe("tokens that expire", () => {
     expect(client.status).toBe("closed");
   });
 
-  test("an old error about a subscription is not given as the reason of a later break", async () => {
+  test("an old error of a subscription is not reported as the reason of a later disconnect", async () => {
     const client = connectTo(server);
     await client.ready();
     server.last.send({ op: "ERR", code: "not_subscribed", msg: "group g on t: it was deleted" });

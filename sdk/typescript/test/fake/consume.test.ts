@@ -41,7 +41,7 @@ describe("settling", () => {
     expect(await failure(one.extend())).toMatchObject({ code: "unknown_id" });
   });
 
-  test("the first verdict counts; a second one gets its outcome", async () => {
+  test("only the first verdict is sent; a second call returns its outcome", async () => {
     deliverOnSubscribe("e1");
     const delivery = await next(connectTo(server).consume("t", "g"));
     expect(await Promise.all([delivery.ack(), delivery.nack("no"), delivery.ack()])).toEqual(["settled", "settled", "settled"]);
@@ -59,7 +59,7 @@ describe("settling", () => {
     expect(signal.aborted).toBe(true);
   });
 
-  test("a verdict while disconnected is deferred: it is sent when the event returns, and the event is not yielded again", async () => {
+  test("a verdict while disconnected is deferred: it is sent when the event is redelivered, and the event is not yielded again", async () => {
     deliverOnSubscribe("e1", "e2");
     const client = connectTo(server);
     const consumer = client.consume("t", "g");
@@ -79,7 +79,7 @@ describe("settling", () => {
     expect(server.last.of("NACK").map(({ id }) => id)).toEqual(["e2"]);
   });
 
-  test("a verdict whose answer was lost with the connection is deferred, too", async () => {
+  test("a verdict whose answer was lost with the connection is deferred as well", async () => {
     server.script.ACK = (_, from) => from.cut();
     deliverOnSubscribe("e1");
     const delivery = await next(connectTo(server).consume("t", "g"));
@@ -90,7 +90,7 @@ describe("settling", () => {
     await until(() => server.last.of("ACK").length === 1);
   });
 
-  test("a nack whose answer was lost and that did arrive does not cost a second attempt", async () => {
+  test("a nack that arrived and whose answer was lost is not repeated", async () => {
     server.script.NACK = (_, from) => from.cut();
     deliverOnSubscribe("e1");
     const consumer = connectTo(server).consume("t", "g");
@@ -130,7 +130,7 @@ describe("settling", () => {
     expect(client.status).toBe("connected");
   });
 
-  test("a verdict that nobody waits for and that fails is no unhandled rejection", async () => {
+  test("a failed verdict without await does not cause an unhandled rejection", async () => {
     server.script.ACK = (frame, from) => from.err(frame, "internal");
     deliverOnSubscribe("e1");
     void (await next(connectTo(server).consume("t", "g"))).ack();
@@ -138,7 +138,7 @@ describe("settling", () => {
     await settle();
   });
 
-  test("a held delivery adopts its new lease after a reconnect and is not yielded again", async () => {
+  test("a held delivery gets its new lease after a reconnect and is not yielded again", async () => {
     deliverOnSubscribe("e1");
     const consumer = connectTo(server).consume("t", "g");
     const delivery = await next(consumer);
@@ -169,7 +169,7 @@ describe("settling", () => {
     expect(await again.ack()).toBe("settled");
   });
 
-  test("deliveries that were not taken yet are dropped with the connection", async () => {
+  test("deliveries that were not yielded yet are dropped with the connection", async () => {
     deliverOnSubscribe("e1", "e2");
     const client = connectTo(server);
     const consumer = client.consume("t", "g");
@@ -204,7 +204,7 @@ describe("the end", () => {
     expect(server.of("UNSUBSCRIBE")).toHaveLength(1);
   });
 
-  test("the server's end of the subscription ends the iterator with the error", async () => {
+  test("if the server ends the subscription, the iterator throws the error", async () => {
     const client = connectTo(server);
     const consumer = client.consume("t", "g");
     expect(await consumer.join()).toBe(true);
@@ -215,7 +215,7 @@ describe("the end", () => {
     expect(await failure(consumer.next())).toMatchObject({ code: "not_subscribed" });
   });
 
-  test("a refused SUBSCRIBE ends it, too", async () => {
+  test("if the server refuses SUBSCRIBE, the iterator throws the error", async () => {
     server.script.SUBSCRIBE = (frame, from) => from.err(frame, "group_conflict");
     const client = connectTo(server);
     const errors: unknown[] = [];
@@ -276,7 +276,7 @@ describe("the end", () => {
     expect(server.of("ACK")).toEqual([]);
   });
 
-  test("a consumer that was never used joins nothing", async () => {
+  test("an unused consumer does not join the group", async () => {
     const client = connectTo(server);
     const consumer = client.consume("t", "g");
     await client.publish("t", 1);

@@ -8,14 +8,14 @@ afterEach(() => { vi.useRealTimers(); });
 
 const ids = (frames: Frame[]): unknown[] => frames.map((frame) => frame.opts?.id);
 
-describe("an answer that does not come", () => {
+describe("a missing answer", () => {
   test("publishes whose OKs were lost are sent again with the same ids, in order, and resolve once", async () => {
     let isCut = false;
     server.script.PUBLISH = (_, from, usual) => {
       if (isCut) return usual();
       if (from.of("PUBLISH").length < 5) return;
       isCut = true;
-      // The first two were stored; nobody was told.
+      // The first two were stored, but not answered.
       for (const frame of from.of("PUBLISH").slice(0, 2)) server.stored.set(String(frame.opts?.id), server.stored.size + 1);
       from.cut();
     };
@@ -36,14 +36,14 @@ describe("an answer that does not come", () => {
     expect(client.pendingPublishes).toBe(0);
   });
 
-  test("an idempotency key is sent again as it is, without an id", async () => {
+  test("an idempotency key is sent again unchanged, without an id", async () => {
     server.script.PUBLISH = (_, from, usual) => { if (server.connections.length === 1) from.cut(); else usual(); };
     const client = connectTo(server);
     await client.publish("orders.new", 1, { idempotencyKey: "order 17" });
     expect(server.of("PUBLISH").map(({ opts }) => opts)).toEqual([{ idempotencyKey: "order 17" }, { idempotencyKey: "order 17" }]);
   });
 
-  test("publishes that were refused keep their place before later ones when the connection breaks", async () => {
+  test("refused publishes are sent before later ones after the connection broke", async () => {
     server.script.PUBLISH = (frame, from, usual) => {
       if (server.connections.length > 1) return usual();
       if (frame.payload === 1) from.err(frame, "rate_limited", { retry_after_ms: 50 });
@@ -54,7 +54,7 @@ describe("an answer that does not come", () => {
     expect(server.last.of("PUBLISH").map(({ payload }) => payload)).toEqual([1, 2, 3]);
   });
 
-  test("a publish gives up after its time, and says what was in the way", async () => {
+  test("a publish fails after its timeout, and the error contains the cause", async () => {
     server.script.PUBLISH = (frame, from) => from.err(frame, "storage_full", { retry_after_ms: 5 });
     const client = connectTo(server, { publishTimeoutMs: 60 });
     const error = await failure(client.publish("t", 1)) as PrombusError;
@@ -63,7 +63,7 @@ describe("an answer that does not come", () => {
     expect(client.pendingPublishes).toBe(0);
   });
 
-  test("the time limit also holds while there is no connection, and for one publish", async () => {
+  test("the timeout also applies without a connection, and can be set for one publish", async () => {
     server.refuse = 503;
     const client = connectTo(server);
     const error = await failure(client.publish("t", 1, { timeoutMs: 60 })) as PrombusError;
@@ -71,7 +71,7 @@ describe("an answer that does not come", () => {
     expect(error.message).toMatch(HAS_DETAILS ? /503/ : /1006/);
   });
 
-  test("an answer that comes after the time limit is ignored, and a publish that was not sent by then is never sent", async () => {
+  test("an answer after the timeout is ignored, and a publish that was not sent by then is never sent", async () => {
     let late: (() => void) | undefined;
     server.script.PUBLISH = (_, __, usual) => { late = usual; };
     const client = connectTo(server);
@@ -90,7 +90,7 @@ describe("an answer that does not come", () => {
 });
 
 describe("a rate limit", () => {
-  test("a refused window is not sent again as a whole: it begins with one and grows with the OKs", async () => {
+  test("after a refusal the window starts at one publish and grows with the OKs", async () => {
     let tokens = 0;
     server.script.PUBLISH = (frame, from, usual) => {
       if (tokens-- > 0) usual();
@@ -105,7 +105,7 @@ describe("a rate limit", () => {
   });
 });
 
-describe("an answer that comes wrong", () => {
+describe("an unexpected answer", () => {
   test("a second OK changes nothing", async () => {
     server.script.PUBLISH = (frame, from, usual) => {
       usual();
@@ -132,7 +132,7 @@ describe("an answer that comes wrong", () => {
     "a_code_of_the_future",
   ];
 
-  test.each(retried)("ERR %s is waited out: the same publish is sent again", async (code) => {
+  test.each(retried)("after ERR %s the same publish is sent again", async (code) => {
     let refusals = 0;
     server.script.PUBLISH = (frame, from, usual) => {
       if (refusals++ < 2) from.err(frame, code, { retry_after_ms: 5 });
@@ -162,7 +162,7 @@ describe("an answer that comes wrong", () => {
     expect(client.status).toBe("connected");
   });
 
-  test("retry_after_ms is kept to, and holds back later publishes as well", async () => {
+  test("retry_after_ms delays the retry and all later publishes", async () => {
     let refusedAt = 0;
     let repeatedAt = 0;
     server.script.PUBLISH = (frame, from, usual) => {
@@ -198,7 +198,7 @@ describe("an answer that comes wrong", () => {
 });
 
 describe("the queue", () => {
-  test("one publish more than maxQueued is queue_full, and whenWritable waits for room", async () => {
+  test("a publish beyond maxQueued fails with queue_full, and whenWritable waits for room", async () => {
     const held: (() => void)[] = [];
     server.script.PUBLISH = (_, __, usual) => { held.push(usual); };
     const client = connectTo(server, { maxQueued: 2 });
@@ -213,14 +213,14 @@ describe("the queue", () => {
     await Promise.all([...first, writable]);
   });
 
-  test("maxQueuedBytes counts, too", async () => {
+  test("maxQueuedBytes limits the queue as well", async () => {
     server.refuse = 503;
     const client = connectTo(server, { maxQueuedBytes: 500 });
     client.publish("t", "x".repeat(600)).catch(() => {});
     expect(await failure(client.publish("t", 1))).toMatchObject({ code: "queue_full" });
   });
 
-  test("publishes that gave up while there is no connection keep no memory", async () => {
+  test("publishes that time out without a connection free their memory", async () => {
     server.refuse = 503;
     const client = connectTo(server);
     const before = process.memoryUsage().heapUsed;
@@ -228,11 +228,11 @@ describe("the queue", () => {
       await client.publish("t", String(n).padEnd(100_000, "x"), { timeoutMs: 0 }).catch(() => {});
     }
     expect(client.pendingPublishes).toBe(0);
-    // All of them would be 300 MB.
+    // All publishes together would need 300 MB.
     expect((process.memoryUsage().heapUsed - before) / 1e6).toBeLessThan(200);
   });
 
-  test("publishMany takes from an endless source only what there is room for", async () => {
+  test("publishMany takes items from an endless source only while the queue has room", async () => {
     const answers: (() => void)[] = [];
     server.script.PUBLISH = (_, __, usual) => { answers.push(usual); };
     const client = connectTo(server, { maxQueued: 10 });
@@ -262,7 +262,7 @@ describe("the queue", () => {
     expect(server.stored.size).toBe(200);
   });
 
-  test("publishMany rejects with the first error after what was sent is answered, and takes no more", async () => {
+  test("publishMany takes no more items after an error, and rejects with it after all sent publishes are answered", async () => {
     server.script.PUBLISH = (frame, from, usual) => { if (frame.payload === 2) from.err(frame, "forbidden"); else usual(); };
     const client = connectTo(server, { maxQueued: 4 });
     let taken = 0;

@@ -8,7 +8,7 @@ import { connectTo, failure, FakeServer, settle } from "../support/fake-server.j
 let server: FakeServer;
 beforeEach(async () => { server = await FakeServer.start(); });
 
-/** Takes longer than a tick, and may fail itself. */
+/** A validator that is asynchronous and may throw. */
 const slow: StandardSchema<{ total: number }> = {
   "~standard": {
     version: 1,
@@ -46,13 +46,13 @@ describe.each(Object.keys(schemas) as (keyof typeof schemas)[])("a schema of %s"
     expect(server.of("PUBLISH").map(({ payload }) => payload)).toEqual([{ total: 12 }, "anything"]);
   });
 
-  test("publishMany stops at one", async () => {
+  test("publishMany stops at an invalid payload", async () => {
     const client = connected();
     expect(await failure(client.publishMany("orders.new", [{ total: 1 }, { total: "2" }, { total: 3 }]))).toBeInstanceOf(ValidationError);
     expect(server.of("PUBLISH")).toHaveLength(1);
   });
 
-  test("an event that does not match goes to the dead letters at once, and the handler does not run", async () => {
+  test("an event that does not match becomes a dead letter at once, and the handler does not run", async () => {
     const client = connected();
     const nacks: unknown[] = [];
     client.on("nack", ({ error }) => nacks.push(error));
@@ -67,7 +67,7 @@ describe.each(Object.keys(schemas) as (keyof typeof schemas)[])("a schema of %s"
     expect(nacks[0]).toBeInstanceOf(ValidationError);
   });
 
-  test("consume passes over it", async () => {
+  test("consume skips an event that does not match", async () => {
     const client = connected();
     const consumer = client.consume("orders.new", "g");
     await consumer.join();
@@ -78,7 +78,7 @@ describe.each(Object.keys(schemas) as (keyof typeof schemas)[])("a schema of %s"
   });
 });
 
-test("a schema that converts: the input goes over the wire, handlers get the output", async () => {
+test("with a schema that converts, the input is sent and handlers get the output", async () => {
   const client = connectTo(server, { topics: { t: z.object({ at: z.string().transform((text) => new Date(text)) }) as StandardSchema } });
   const payloads: unknown[] = [];
   await client.subscribe("t", "g", ({ payload }) => payloads.push(payload));
@@ -89,7 +89,7 @@ test("a schema that converts: the input goes over the wire, handlers get the out
   expect(payloads).toEqual([{ at: new Date("2026-01-01T00:00:00Z") }]);
 });
 
-test("a validator that fails itself is a plain nack: the event is tried again", async () => {
+test("a validator that throws nacks the event, which is redelivered", async () => {
   const client = connectTo(server, { topics: { t: slow as StandardSchema } });
   expect(await failure(client.publish("t", { total: "down" }))).toEqual(new Error("the validator is down"));
   await client.subscribe("t", "g", () => {});
@@ -99,7 +99,7 @@ test("a validator that fails itself is a plain nack: the event is tried again", 
   expect(nack).not.toHaveProperty("dead");
 });
 
-test("publishMany with a slow validator takes no more than there is room for, and keeps the order", async () => {
+test("publishMany with a slow validator takes items only while the queue has room, and keeps the order", async () => {
   const client = connectTo(server, { topics: { t: slow as StandardSchema }, maxQueued: 4 });
   let taken = 0;
   let most = 0;
@@ -114,7 +114,7 @@ test("publishMany with a slow validator takes no more than there is room for, an
   expect(most).toBeLessThanOrEqual(8);
 });
 
-test("the topics of a schema map are its own: names of Object.prototype have no schema", async () => {
+test("names of Object.prototype are not topics of a schema map", async () => {
   const client = connectTo(server, { topics: { t: schemas.zod as StandardSchema } });
   await client.publish("constructor", 1);
   await client.publish("toString", 1);

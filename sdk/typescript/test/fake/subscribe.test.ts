@@ -32,14 +32,14 @@ class Handlers {
 const lost = { ctx: { attempt: 2, reason: "member_lost" } };
 
 async function subscribed(handlers: Handlers, options: HandlerOptions = {}): Promise<{ client: ReturnType<typeof connectTo>; subscription: Subscription }> {
-  // No heartbeat: tests move the clock faster than the server can answer.
+  // No heartbeat: tests advance the clock faster than the server can answer.
   const client = connectTo(server, { heartbeatMs: 1e9 });
   const subscription = await client.subscribe("t", "g", handlers.handle, options);
   return { client, subscription };
 }
 
 describe("how events are settled", () => {
-  test("extend and signal can be taken out of the context, and a NackError takes its delay as a number", async () => {
+  test("the context can be destructured, and a NackError accepts its delay as a number", async () => {
     const client = connectTo(server);
     await client.subscribe("t", "g", async (_, { extend, signal }) => {
       await extend(5_000);
@@ -52,7 +52,7 @@ describe("how events are settled", () => {
     expect(server.of("NACK")[0]).toMatchObject({ reason: "aborted: false", delay_ms: 1_500 });
   });
 
-  test("returning acks, without an answer; the context tells about the delivery", async () => {
+  test("returning acks the event without waiting for an answer; the context describes the delivery", async () => {
     const handlers = new Handlers();
     await subscribed(handlers);
     server.last.deliver("t", "g", "e1", { ctx: { attempt: 3, max_attempts: 7, reason: "nacked", last_error: "no" } });
@@ -98,7 +98,7 @@ describe("how events are settled", () => {
     expect(server.connections).toHaveLength(1);
   });
 
-  test("an ERR to an ack is an error event; the subscription lives on", async () => {
+  test("an ERR to an ack is an error event; the subscription continues", async () => {
     const codes = [
       "bad_json", "bad_request", "bad_topic", "unauthorized", "bad_token", "forbidden", "already_subscribed", "not_subscribed",
       "unknown_id", "group_conflict", "not_found", "method_not_allowed", "limit_reached", "rate_limited", "too_large",
@@ -114,12 +114,12 @@ describe("how events are settled", () => {
     await server.got("ACK", codes.length);
     await client.cursor("t", "g");
     expect(handled).toEqual(codes);
-    // These two may mean the subscription: it was asked about, and is there.
+    // These two codes may concern the subscription: the client checked, and it still exists.
     expect(errors).toEqual(codes.filter((code) => code !== "not_subscribed" && code !== "forbidden"));
     expect(client.status).toBe("connected");
   });
 
-  test("many ERRs at once cause one question whether the subscription is there", async () => {
+  test("many ERRs at once cause one check whether the subscription still exists", async () => {
     server.script.RESUME = () => {};
     const client = connectTo(server);
     await client.subscribe("t", "g", () => {});
@@ -129,7 +129,7 @@ describe("how events are settled", () => {
     expect(server.of("RESUME")).toHaveLength(1);
   });
 
-  test("concurrency 1 keeps the order; more run side by side, never more than that", async () => {
+  test("concurrency 1 keeps the order; a higher one limits the handlers that run at the same time", async () => {
     const one = new Handlers();
     const three = new Handlers();
     const client = connectTo(server);
@@ -149,7 +149,7 @@ describe("how events are settled", () => {
     expect(server.of("ACK").filter(({ group }) => group === "one").map(({ id }) => id)).toEqual(["e0", "e1", "e2", "e3", "e4", "e5"]);
   });
 
-  test("the window is at least the concurrency, and options go over the wire as written", async () => {
+  test("maxInFlight is at least the concurrency, and options are sent unchanged", async () => {
     const client = connectTo(server);
     await client.subscribe("a", "g", () => {}, { concurrency: 250 });
     await client.subscribe("b", "g", () => {}, {
@@ -177,7 +177,7 @@ describe("joining", () => {
     "group_conflict", "not_found", "method_not_allowed", "limit_reached", "too_large", "publish_failed", "ack_failed", "internal",
   ];
 
-  test.each(passing)("ERR %s to SUBSCRIBE is tried again", async (code) => {
+  test.each(passing)("SUBSCRIBE is retried after ERR %s", async (code) => {
     let count = 0;
     server.script.SUBSCRIBE = (frame, from, usual) => {
       if (++count < 3) from.err(frame, code, { retry_after_ms: 5 });
@@ -198,26 +198,26 @@ describe("joining", () => {
     expect(error).toBeInstanceOf(PrombusError);
     expect(error).toMatchObject({ code, isRetryable: false });
     expect(errors).toEqual([]);
-    // The name is free again.
+    // The same group can be joined again.
     delete server.script.SUBSCRIBE;
     await client.subscribe("t", "g", () => {});
   });
 
-  test("a second subscription of the same topic and group is refused here", async () => {
+  test("the client refuses a second subscription of the same topic and group", async () => {
     const client = connectTo(server);
     await client.subscribe("t", "g", () => {});
     expect(await failure(client.subscribe("t", "g", () => {}))).toMatchObject({ code: "already_subscribed" });
     expect(server.of("SUBSCRIBE")).toHaveLength(1);
   });
 
-  test("an OK to SUBSCRIBE that is lost: it is sent again over the next connection", async () => {
+  test("SUBSCRIBE is sent again over the next connection if its OK was lost", async () => {
     server.script.SUBSCRIBE = (_, from, usual) => { if (server.connections.length === 1) from.cut(); else usual(); };
     const client = connectTo(server);
     await client.subscribe("t", "g", () => {}, { from: "earliest" });
     expect(server.of("SUBSCRIBE").map(({ opts }) => opts?.from)).toEqual(["earliest", "earliest"]);
   });
 
-  test("events that come before the OK are handled", async () => {
+  test("events that arrive before the OK are handled", async () => {
     server.script.SUBSCRIBE = (_, from, usual) => {
       from.deliver("t", "g", "early");
       usual();
@@ -231,7 +231,7 @@ describe("joining", () => {
 });
 
 describe("after a reconnect", () => {
-  test("subscribes again with the same options, and pauses again what was paused", async () => {
+  test("subscribes again with the same options, and pauses subscriptions again that were paused", async () => {
     const client = connectTo(server);
     const paused = await client.subscribe("a", "g", () => {}, { maxInFlight: 5 });
     await client.subscribe("b", "g", () => {}, { from: "earliest" });
@@ -243,7 +243,7 @@ describe("after a reconnect", () => {
     const withoutCorr = (frames = first?.of("SUBSCRIBE")): object[] => (frames ?? []).map(({ corr: _, ...rest }) => rest);
     expect(withoutCorr(second?.of("SUBSCRIBE"))).toEqual(withoutCorr());
     expect(second?.of("PAUSE").map(({ topic }) => topic)).toEqual(["a"]);
-    // Before the server could deliver much: with the SUBSCRIBE, not after its answer.
+    // PAUSE is sent together with SUBSCRIBE, not after its answer, so that the server delivers little in between.
     expect(second?.received.slice(1, 4).map(({ op }) => op)).toEqual(["SUBSCRIBE", "PAUSE", "SUBSCRIBE"]);
     await paused.resume();
     server.last.cut();
@@ -252,7 +252,7 @@ describe("after a reconnect", () => {
     expect(server.last.of("PAUSE")).toEqual([]);
   });
 
-  test("pause while the connection is down is kept for the next one", async () => {
+  test("a pause while the connection is down applies to the next connection", async () => {
     const handlers = new Handlers();
     const { client, subscription } = await subscribed(handlers);
     server.refuse = 503;
@@ -263,7 +263,7 @@ describe("after a reconnect", () => {
     await server.got("PAUSE");
   });
 
-  test("an event that is still being handled adopts its new lease, runs once, and is acked over the new connection", async () => {
+  test("a running handler gets the new lease, runs once, and its event is acked over the new connection", async () => {
     const handlers = new Handlers();
     const { client } = await subscribed(handlers);
     server.last.deliver("t", "g", "e1");
@@ -283,7 +283,7 @@ describe("after a reconnect", () => {
     expect(handlers.ids).toEqual(["e1"]);
   });
 
-  test("the same when the lease ended on the same connection: it is extended again, and a new signal is fresh", async () => {
+  test("the same if the lease expired on the same connection: the lease is extended again, and a new signal is not aborted", async () => {
     stopTime();
     server.script.MODACK = (frame, from) => from.err(frame, "unknown_id");
     const handlers = new Handlers();
@@ -315,7 +315,7 @@ describe("after a reconnect", () => {
     expect(handlers.ids).toEqual(["e1", "e1"]);
   });
 
-  test("a handler that ended while disconnected sends its result when the event returns, and does not run again", async () => {
+  test("the result of a handler that ended while disconnected is sent when the event is redelivered, and it does not run again", async () => {
     const handlers = new Handlers();
     const { client } = await subscribed(handlers, { concurrency: 3 });
     for (const id of ["good", "bad", "later"]) server.last.deliver("t", "g", id);
@@ -337,12 +337,12 @@ describe("after a reconnect", () => {
       { topic: "t", group: "g", id: "later", reason: "wait", delay_ms: 9 },
     ]);
     expect(handlers.ids).toEqual(["good", "bad", "later"]);
-    // A result is used once: what is delivered again after that is handled again.
+    // A result is used once: if the event is delivered again after that, it is handled again.
     server.last.deliver("t", "g", "good", { ctx: { attempt: 1 } });
     await handlers.at(3);
   });
 
-  test("a handler that ended after the reconnect and before the redelivery, too", async () => {
+  test("the same for a handler that ended after the reconnect and before the redelivery", async () => {
     const handlers = new Handlers();
     const { client } = await subscribed(handlers);
     server.last.deliver("t", "g", "e1");
@@ -358,7 +358,7 @@ describe("after a reconnect", () => {
     expect(handlers.ids).toEqual(["e1"]);
   });
 
-  test("an ack that a dead connection swallowed is sent again when the event returns", async () => {
+  test("an ack that was lost with a dead connection is sent again when the event is redelivered", async () => {
     const handlers = new Handlers();
     const { client } = await subscribed(handlers);
     server.last.deliver("t", "g", "e1");
@@ -371,7 +371,7 @@ describe("after a reconnect", () => {
     server.last.deliver("t", "g", "e1", lost);
     await until(() => server.last.of("ACK").length === 1, "an ack over the second connection");
     expect(handlers.ids).toEqual(["e1"]);
-    // Without a reason it is not a redelivery: somebody moved the group.
+    // Without a reason this is not a redelivery: a seek moved the group.
     server.last.cut();
     await server.got("SUBSCRIBE", 3);
     server.last.deliver("t", "g", "e1");
@@ -379,7 +379,7 @@ describe("after a reconnect", () => {
     expect(client.status).toBe("connected");
   });
 
-  test("an event that another member nacked meanwhile is tried again in spite of a nack that waits here", async () => {
+  test("an event that another member nacked in the meantime is handled again, although a nack for it is kept here", async () => {
     const handlers = new Handlers();
     const { client } = await subscribed(handlers);
     server.last.deliver("t", "g", "e1");
@@ -426,7 +426,7 @@ describe("after a reconnect", () => {
     await server.got("ACK", 1);
   });
 
-  test("an event whose lease ended while it waited here is not handled, and arrives again when it returns", async () => {
+  test("an event whose lease expired before its handler started is not handled until it is redelivered", async () => {
     stopTime();
     const handlers = new Handlers();
     await subscribed(handlers, { ackTimeoutMs: 10_000, autoExtend: false });
@@ -469,7 +469,7 @@ describe("after a reconnect", () => {
     await handlers.at(2);
   });
 
-  test("the newest 5,000 results wait, and at most 10,000", async () => {
+  test("at least the newest 5,000 results are kept, and at most 10,000", async () => {
     const ended: (() => void)[] = [];
     let runs = 0;
     const client = connectTo(server);
@@ -489,7 +489,7 @@ describe("after a reconnect", () => {
     expect(runs).toBe(10_050 + 5_050);
   });
 
-  test("events that were queued here and not started are dropped; the server delivers them again", async () => {
+  test("queued events whose handlers have not started are dropped; the server redelivers them", async () => {
     const handlers = new Handlers();
     const { client } = await subscribed(handlers);
     for (const id of ["e1", "e2", "e3"]) server.last.deliver("t", "g", id);
@@ -507,7 +507,7 @@ describe("after a reconnect", () => {
     expect(handlers.ids).toEqual(["e1", "e3"]);
   });
 
-  test("a subscription that the server refuses now ends with an error event; others stay", async () => {
+  test("a subscription that the server refuses after a reconnect ends with an error event; others continue", async () => {
     const client = connectTo(server);
     const errors: PrombusError[] = [];
     client.on("error", (error) => errors.push(error));
@@ -524,7 +524,7 @@ describe("after a reconnect", () => {
 });
 
 describe("leases", () => {
-  test("they are extended before half of them is over, while a handler runs and while an event waits", async () => {
+  test("leases are extended before half of their time has passed, while a handler runs and while an event waits", async () => {
     stopTime();
     const handlers = new Handlers();
     await subscribed(handlers, { ackTimeoutMs: 10_000 });
@@ -637,7 +637,7 @@ describe("leases", () => {
 });
 
 describe("leaving", () => {
-  test("unsubscribe pauses, waits for the running handler, acks, leaves; what waited is not handled", async () => {
+  test("unsubscribe pauses, waits for the running handler, acks and leaves; waiting events are not handled", async () => {
     const handlers = new Handlers();
     const { client, subscription } = await subscribed(handlers);
     server.last.deliver("t", "g", "e1");
@@ -656,7 +656,7 @@ describe("leaving", () => {
     await client.subscribe("t", "g", () => {});
   });
 
-  test("the drain gives up after its time", async () => {
+  test("the drain ends after its timeout", async () => {
     const handlers = new Handlers();
     const { subscription } = await subscribed(handlers);
     server.last.deliver("t", "g", "e1");
@@ -667,7 +667,7 @@ describe("leaving", () => {
     expect(server.of("ACK")).toEqual([]);
   });
 
-  test("the time for the drain does not wait for the answer to PAUSE", async () => {
+  test("the timeout of the drain starts before the answer to PAUSE", async () => {
     server.script.PAUSE = () => {};
     const handlers = new Handlers();
     const { subscription } = await subscribed(handlers);
@@ -691,7 +691,7 @@ describe("leaving", () => {
     expect(server.last.of("SUBSCRIBE")).toEqual([]);
   });
 
-  test("unsubscribe while SUBSCRIBE is under way again leaves the group on the server, too", async () => {
+  test("unsubscribe while SUBSCRIBE is being repeated leaves the group on the server as well", async () => {
     const handlers = new Handlers();
     const { client, subscription } = await subscribed(handlers);
     let answer: (() => void) | undefined;
@@ -719,7 +719,7 @@ describe("the server ends a subscription", () => {
     server.last.send({ op: "ERR", code, msg: `group g on ${topic}: the group was deleted` });
   }
 
-  test.each(["not_subscribed", "forbidden", "internal"])("ERR %s without corr: finished resolves with it, others stay", async (code) => {
+  test.each(["not_subscribed", "forbidden", "internal"])("ERR %s without corr: finished resolves with it, other subscriptions continue", async (code) => {
     const client = connectTo(server);
     const errors: PrombusError[] = [];
     client.on("error", (error) => errors.push(error));
@@ -741,7 +741,7 @@ describe("the server ends a subscription", () => {
     await client.subscribe("a", "g", () => {});
   });
 
-  test("one that ended because the store is unavailable is made again", async () => {
+  test("a subscription that ended because the store is unavailable is made again", async () => {
     const client = connectTo(server);
     client.on("error", () => {});
     const handlers = new Handlers();

@@ -1,4 +1,4 @@
-/** The drainer over `MongoOutbox`, with real servers: MongoDB and prombus. */
+/** Tests the drainer with `MongoOutbox` and real MongoDB and prombus servers. */
 import { execFile } from "node:child_process";
 import { join } from "node:path";
 import { promisify } from "node:util";
@@ -58,7 +58,7 @@ function counting(client: Client): OutboxBus & { calls: Map<string, number> } {
   };
 }
 
-/** A bus that notes when each publish came, and stores nothing. */
+/** A bus that records the time of each publish, and stores nothing. */
 function noting(): OutboxBus & { at: number[] } {
   const at: number[] = [];
   return { at, publish: async () => { at.push(performance.now()); } };
@@ -145,7 +145,7 @@ describe.skipIf(!hasMongod())("draining a replica set", () => {
     const outbox = await open(db);
     const begun = performance.now();
     drain(outbox, publisher);
-    // The wait ends when the lease does, not after 5 s.
+    // The wait ends when the lease expires, not after 5 s.
     await until(async () => (await outbox.counts())["sent"] === 1, "the row");
     expect(performance.now() - begun).toBeLessThan(2_000);
     expect(await seen(publisher, topic)).toEqual([1]);
@@ -166,7 +166,7 @@ describe.skipIf(!hasMongod())("draining a replica set", () => {
     expect(await seen(publisher, topic)).toEqual([2]);
   });
 
-  test("the change stream wakes an idle drainer at once, also for a row that is made pending by hand", async () => {
+  test("the change stream wakes an idle drainer at once, also for a row that a person set to pending", async () => {
     const db = newDb();
     const outbox = await open(db);
     const bus = noting();
@@ -188,7 +188,7 @@ describe.skipIf(!hasMongod())("draining a replica set", () => {
     expect(errors).toEqual([]);
   });
 
-  test("an idle drainer asks the database every 5 s, not every interval", async () => {
+  test("an idle drainer queries the database every 5 s, not every interval", async () => {
     const watched = new MongoClient(mongod.url, { monitorCommands: true });
     cleanups.push(() => watched.close());
     const db = watched.db(`drain-${used++}`);
@@ -215,12 +215,12 @@ describe.skipIf(!hasMongod())("draining a replica set", () => {
     await outbox.add({ id: "a", topic: "t", payload: 1 });
     await until(async () => (await outbox.counts())["sent"] === 1, "the fourth attempt");
     expect(errors).toHaveLength(3);
-    // 100 + 200 + 400 ms, a fifth more or less.
+    // 100 + 200 + 400 ms, with ±20 % jitter.
     expect((at[3] as number) - (at[0] as number)).toBeGreaterThan(500);
     expect((at[3] as number) - (at[0] as number)).toBeLessThan(2_500);
   });
 
-  test("a broken change stream is opened again, and the drainer polls meanwhile", async () => {
+  test("a failed change stream is opened again, and the drainer polls in the meantime", async () => {
     const db = newDb();
     const outbox = await open(db);
     const bus = noting();
@@ -231,7 +231,7 @@ describe.skipIf(!hasMongod())("draining a replica set", () => {
     await outbox.init();
     await outbox.add({ id: "1", topic: "t", payload: 1 });
     await until(() => bus.at.length === 1, "a row by polling");
-    // Opened again after a backoff of a second at most: then an interval of a minute does not matter.
+    // The stream is opened again after a backoff of at most a second, so the interval of a minute does not matter.
     await sleep(1_500);
     await running.stop();
     drain(outbox, bus, 60_000);
@@ -243,7 +243,7 @@ describe.skipIf(!hasMongod())("draining a replica set", () => {
     expect(running.errors).toEqual([]);
   });
 
-  test("close ends the change stream; a drainer that is stopped ends at once", async () => {
+  test("close() closes the change stream; a drainer that is stopped ends at once", async () => {
     const db = newDb();
     const outbox = await open(db);
     const running = drain(outbox, noting());
@@ -256,7 +256,7 @@ describe.skipIf(!hasMongod())("draining a replica set", () => {
     await until(async () => (await client.db("admin").aggregate(cursors).toArray()).length === 0, "no cursor");
   });
 
-  test("a database that is away is reported, and the drainer resumes", { timeout: 60_000 }, async () => {
+  test("an unavailable database is reported, and the drainer resumes when it is back", { timeout: 60_000 }, async () => {
     const other = await startMongod("replica set");
     const away = new MongoClient(other.url, { serverSelectionTimeoutMS: 500 });
     try {
@@ -320,7 +320,7 @@ describe.skipIf(!hasMongod())("draining a standalone server", () => {
     await mongod?.remove();
   });
 
-  test("polling backs off to 16 times the interval, and returns to it after a row", async () => {
+  test("polling backs off to 16 times the interval, and returns to the interval after a row", async () => {
     const outbox = await open(client.db("polling"));
     const { signal } = new AbortController();
     const wait = async (): Promise<number> => {
@@ -335,14 +335,14 @@ describe.skipIf(!hasMongod())("draining a standalone server", () => {
       expect(waited).toBeLessThan(intervals * 1.2 + 5);
     }
     await outbox.add({ id: "1", topic: "t", payload: 1 });
-    // A row is due: the wait is short.
+    // A row is due, so the wait is short.
     expect(await wait()).toBeLessThan(4);
     expect(await outbox.claimBatch(1)).toHaveLength(1);
     await outbox.markSent("1");
     expect(await wait()).toBeLessThan(4);
   });
 
-  test("rows are published by polling, and the wait ends with the signal", async () => {
+  test("rows are published by polling, and the signal ends the wait", async () => {
     const outbox = await open(client.db("polled"));
     const bus = noting();
     const { errors, stop } = drain(outbox, bus, 20);

@@ -1,4 +1,4 @@
-/** `MongoOutbox` against a real MongoDB server. `drain.test.ts` has the drainer. */
+/** Tests `MongoOutbox` with a real MongoDB server. `drain.test.ts` tests the drainer. */
 import { Binary, type Collection, type Db, Decimal128, type Document, Double, Long, MongoClient, ObjectId, Timestamp } from "mongodb";
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
 import { MongoOutbox, type MongoOutboxOptions } from "../../src/mongo.js";
@@ -22,7 +22,7 @@ describe.skipIf(!hasMongod())("MongoOutbox", () => {
   });
   afterEach(async () => { for (const cleanup of cleanups.splice(0).reverse()) await cleanup(); });
 
-  /** An outbox in a new database; with `db` set, in that one. */
+  /** An outbox in a new database, or in `db` if given. */
   async function outbox(options: MongoOutboxOptions = {}, isNew = true): Promise<MongoOutbox> {
     if (isNew) db = client.db(`outbox-${used++}`);
     const made = await MongoOutbox.open(db, options);
@@ -55,7 +55,7 @@ describe.skipIf(!hasMongod())("MongoOutbox", () => {
     await expect(shop.add({ id: "", topic: "orders", payload: 1 })).rejects.toMatchObject({ code: "bad_request" });
   });
 
-  test("the indexes are those of the contract", async () => {
+  test("the indexes are those that the Rust library expects", async () => {
     await outbox();
     const indexes = (await rows().indexes()).map(({ key, expireAfterSeconds }) => [key, expireAfterSeconds]);
     expect(indexes).toEqual([
@@ -64,7 +64,7 @@ describe.skipIf(!hasMongod())("MongoOutbox", () => {
     ]);
   });
 
-  test("a payload is what a publish would send", async () => {
+  test("a payload is stored as a publish would send it", async () => {
     const shop = await outbox();
     const deep = (levels: number): unknown => (levels === 0 ? 1 : { d: deep(levels - 1) });
     const payloads: Record<string, unknown> = {
@@ -92,7 +92,7 @@ describe.skipIf(!hasMongod())("MongoOutbox", () => {
     }
   });
 
-  test("rows of other programs are read, and a row that makes no event is dead", async () => {
+  test("rows of other programs are read, and invalid rows become dead", async () => {
     const shop = await outbox();
     const object = new ObjectId();
     const at = new Date("2026-01-02T03:04:05.678Z");
@@ -137,11 +137,11 @@ describe.skipIf(!hasMongod())("MongoOutbox", () => {
     ]);
     const dead = await rows().find({ status: "dead" }).sort({ $natural: 1 }).toArray();
     expect(dead.map(({ _id, last_err }) => [_id, last_err])).toEqual([
-      ["no topic", "the row has no topic"], ["topic", "the topic is not a text"], ["headers", "the headers are not an object of texts"],
-      ["header list", "the headers are not an object of texts"], ["key", "the key is not a text"], ["ts", "the ts is not a whole number"],
-      ["id", "the id is not a text"], [18, "the row has no id, and its _id is neither a text nor an ObjectId"],
+      ["no topic", "the row has no topic"], ["topic", "the topic is not a string"], ["headers", "the headers are not an object of strings"],
+      ["header list", "the headers are not an object of strings"], ["key", "the key is not a string"], ["ts", "the ts is not a whole number"],
+      ["id", "the id is not a string"], [18, "the row has no id, and its _id is neither a string nor an ObjectId"],
       ["no payload", "the row has no payload"], ["bad json", expect.stringContaining("the payload_json is not JSON")],
-      ["json type", "the payload_json is not a text"],
+      ["json type", "the payload_json is not a string"],
     ]);
     for (const it of dead) {
       expect(it["attempts"]).toBe(1);
@@ -152,7 +152,7 @@ describe.skipIf(!hasMongod())("MongoOutbox", () => {
     expect(await shop.counts()).toEqual({ sent: 4, dead: 11 });
   });
 
-  test("rows are claimed in the order of their times, then as they were added", async () => {
+  test("rows are claimed in the order of ts, then in insertion order", async () => {
     const shop = await outbox();
     for (const [id, ts] of [["a", 5], ["b", 3], ["c", 5], ["d", 3], ["e", 1], ["f", 5]] as const) await shop.add({ id, topic: "t", payload: 1, ts });
     expect((await shop.claimBatch(4)).map(({ id }) => id)).toEqual(["e", "b", "d", "a"]);
@@ -162,7 +162,7 @@ describe.skipIf(!hasMongod())("MongoOutbox", () => {
     expect(await shop.claimBatch(0)).toEqual([]);
   });
 
-  test("only the holder of the claim settles a row: a late markSent changes nothing", async () => {
+  test("only the current claim can settle a row: a late markSent changes nothing", async () => {
     const one = await outbox({ worker: "$one", leaseMs: 200 });
     const two = await outbox({ worker: "two" }, false);
     for (const n of [1, 2, 3, 4]) await one.add({ id: `${n}`, topic: "t", payload: n });
@@ -175,7 +175,7 @@ describe.skipIf(!hasMongod())("MongoOutbox", () => {
     await sleep(250);
     expect(await two.requeueExpired()).toBe(3);
     expect(await row("1")).toEqual({ _id: "1", id: "1", topic: "t", payload: 1, ts: expect.any(Number), status: "pending", attempts: 0 });
-    // No drainer has claimed them since, but the old claim no longer applies.
+    // No drainer has claimed the rows since, but the old claim is not valid any more.
     await one.markSent("3");
     expect(await two.claimBatch(10)).toMatchObject([{ id: "1", payload: 1, attempts: 0 }, { id: "2" }, { id: "3" }]);
     await one.markSent("1");
@@ -190,7 +190,7 @@ describe.skipIf(!hasMongod())("MongoOutbox", () => {
     expect(sent["expireAt"] - sent["sent_at"]).toBe(24 * 3_600_000);
   });
 
-  test("an expired claim that no other drainer took can still be settled", async () => {
+  test("a row with an expired claim that no other drainer has taken can still be settled", async () => {
     const shop = await outbox({ leaseMs: 20 });
     await shop.add({ id: "a", topic: "t", payload: 1 });
     await shop.claimBatch(1);
@@ -256,7 +256,7 @@ describe.skipIf(!hasMongod())("MongoOutbox", () => {
     expect((await rows().find().toArray()).map(({ _id }) => _id)).toEqual(["4"]);
   });
 
-  test("of two rows with one id, the second waits for the first", async () => {
+  test("of two rows with the same id, the second waits for the first", async () => {
     const shop = await outbox();
     const twin = { id: "twin", status: "pending", payload: 1, ts: 1 };
     await rows().insertMany([{ ...twin, _id: 1, topic: "a" }, { ...twin, _id: 2, topic: "b" }]);
@@ -267,7 +267,7 @@ describe.skipIf(!hasMongod())("MongoOutbox", () => {
     expect(await shop.counts()).toEqual({ sent: 2 });
   });
 
-  test("no two claims get one row", async () => {
+  test("two claims never get the same row", async () => {
     await outbox();
     await rows().insertMany(Array.from({ length: 1_000 }, (_, n) => ({ _id: `${n}`, topic: "t", payload: n, ts: n, status: "pending" })));
     const workers = await Promise.all(Array.from({ length: 6 }, () => outbox({}, false)));

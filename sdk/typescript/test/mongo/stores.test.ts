@@ -1,4 +1,4 @@
-/** `MongoEventStore`, `MongoCursorStore` and `MongoDedupe` against a real MongoDB server that a prombus server stores in. */
+/** Tests `MongoEventStore`, `MongoCursorStore` and `MongoDedupe` with a prombus server that uses a real MongoDB server. */
 import { type Binary, type CommandStartedEvent, type Db, type Document, Long, MongoClient, UUID } from "mongodb";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { type Client, connect } from "../../src/client.js";
@@ -12,14 +12,14 @@ import { hasMongod, startMongod, type TestMongod } from "../support/mongod.js";
 import { startServer, type TestServer } from "../support/server.js";
 import { sleep, until } from "../support/until.js";
 
-/** The server of each test has a database of its own. */
+/** The prombus server of each test has its own database. */
 interface Store {
   readonly db: Db;
   readonly server: TestServer;
   readonly bus: Client;
   readonly events: MongoEventStore;
   readonly cursors: MongoCursorStore;
-  /** Waits until the database has the topic's name. */
+  /** Waits until the topic's name is in the database. */
   known(topic: string): Promise<void>;
 }
 
@@ -64,7 +64,7 @@ describe.skipIf(!hasMongod())("stores in MongoDB", () => {
     return store;
   }
 
-  /** The client chooses an id for every publish. Without it, the server makes one. */
+  /** Publishes over HTTP without an id, so that the server generates one; the client would choose one. */
   async function publishWithoutId(topic: string, body: string, query = ""): Promise<{ id: string }> {
     const type = body.includes("\n") ? "application/x-ndjson" : "application/json";
     const answer = await fetch(`${shared.server.http}/publish/${topic}?${query}`, { method: "POST", body, headers: { "Content-Type": type } });
@@ -93,12 +93,12 @@ describe.skipIf(!hasMongod())("stores in MongoDB", () => {
       expect(found[0]).toMatchObject({ id, payload: { amount: 1.5, text: "é" }, headers: { trace: "a\"b" } });
     });
 
-    test("afterId, ts and limit select as the server's own history does", async () => {
+    test("afterId, ts and limit select the same events as the server's own history", async () => {
       const { bus, events, known } = shared;
       const http = new HttpEventStore(bus);
       const ids: string[] = [];
       for (let n = 0; n < 300; n += 1) {
-        // Runs of ids that publishers chose and that the server made, and times that are not sorted.
+        // Alternating runs of ids that publishers chose and ids that the server generated, with unsorted times.
         const isChosen = n % 40 < 10;
         const ts = 1_000_000 + n * 10 + (n % 7) * 13;
         ids.push(isChosen ? (await bus.publish("many", n, { ts })).id : (await publishWithoutId("many", `${n}`, `ts=${ts}`)).id);
@@ -131,7 +131,7 @@ describe.skipIf(!hasMongod())("stores in MongoDB", () => {
       expect(payloads(await events.scan("thousand", { afterId: first.at(-1)?.id as string }))).toEqual([1_000, 1_001, 1_002, 1_003, 1_004]);
     });
 
-    test("a reader beside a busy server sees every event once and in order", { timeout: 60_000 }, async () => {
+    test("a reader of a busy server's database sees every event once and in order", { timeout: 60_000 }, async () => {
       const { bus, events, known } = shared;
       await bus.publish("busy", 0);
       await known("busy");
@@ -161,7 +161,7 @@ describe.skipIf(!hasMongod())("stores in MongoDB", () => {
       expect(await events.latestByKey("nothing", ["a"])).toEqual({});
     });
 
-    test("it only reads", async () => {
+    test("the stores refuse writes", async () => {
       const { db, events, cursors } = shared;
       const event = { id: uuidv7(), ts: 1, topic: "t", payload: 1 };
       await expect(events.insert(event)).rejects.toMatchObject({ code: "method_not_allowed", message: expect.stringContaining("publish") });
@@ -205,7 +205,7 @@ describe.skipIf(!hasMongod())("stores in MongoDB", () => {
       }
     });
 
-    test("documents of a commit that is not whole are not shown", { timeout: 60_000 }, async () => {
+    test("documents of an incomplete commit are not returned", { timeout: 60_000 }, async () => {
       const { db, bus, server, events, known } = await open();
       for (let n = 0; n < 5; n += 1) await bus.publish("cut", n, { key: `k${n}` });
       await known("cut");
@@ -225,7 +225,7 @@ describe.skipIf(!hasMongod())("stores in MongoDB", () => {
       const whole = [0, 1, 2, 3, 4];
       expect(payloads(await events.scan("cut"))).toEqual(whole);
 
-      // A bulk that runs, or that was cut: its fence and some of its events are there, its last record is not.
+      // A bulk that is running or was interrupted: its fence and some of its events exist, its last record does not.
       await documents.insertOne({ ...fence, _id: eventKey(FENCES, next) });
       await documents.insertMany([event(6, next), event(7, next)]);
       expect(payloads(await events.scan("cut"))).toEqual(whole);
@@ -234,14 +234,14 @@ describe.skipIf(!hasMongod())("stores in MongoDB", () => {
       // The next leader has written its own fence.
       await documents.insertOne({ ...fence, _id: eventKey(FENCES, next + 1), records: 0, topics: [] });
       expect(payloads(await events.scan("cut"))).toEqual(whole);
-      // It gave the commit up, and has not removed its documents yet.
+      // It voided the commit, and has not removed its documents yet.
       await documents.updateOne({ _id: eventKey(FENCES, next) }, { $set: { void: true } });
       expect(payloads(await events.scan("cut"))).toEqual(whole);
-      // A later commit is whole, and the bulk that was given up ran on.
+      // A later commit is complete, and the voided bulk continued.
       await documents.insertOne({ ...fence, _id: eventKey(FENCES, next + 2), topics: [] });
       await documents.insertOne({ _id: eventKey(RECORDS, (next + 2) * 256 + fence["records"] - 1), commit: next + 2 });
       expect(payloads(await events.scan("cut"))).toEqual(whole);
-      // The same events in a whole commit are shown.
+      // The same events in a complete commit are returned.
       await documents.updateMany({ commit: next }, { $set: { commit: Long.fromNumber(next + 2) } });
       expect(payloads(await events.scan("cut"))).toEqual([...whole, "cut 6", "cut 7"]);
       expect((await events.latestByKey("cut", ["k0"]))["k0"]?.payload).toBe("cut 7");
@@ -259,14 +259,14 @@ describe.skipIf(!hasMongod())("stores in MongoDB", () => {
       expect(payloads(await events.scan("cut", { limit: 5 }))).toEqual(whole);
     });
 
-    test("ids of cleaned events are not events, and a scan can start after one", async () => {
+    test("ids of cleaned events are not returned, and a scan can start after one", async () => {
       const { db, bus, server, events, known } = await open();
       const ids: string[] = [];
       for (let n = 0; n < 6; n += 1) ids.push((await bus.publish("cleaned", n, { id: uuidv7(), key: `${n % 2}` })).id);
       await known("cleaned");
       await bus.close();
       await server.stop();
-      // As the server cleans events whose ids publishers chose.
+      // Does what the server does when it cleans events whose ids publishers chose.
       const stub = { _id: "$_id", topic_no: "$topic_no", seq: "$seq", client_id: "$client_id", expire_at: { $add: ["$$NOW", 3_600_000] } };
       const chosen = [ids[1], ids[5]].map((id) => new UUID(id as string));
       await db.collection("events").updateMany({ client_id: { $in: chosen } }, [{ $replaceWith: stub }]);
@@ -278,7 +278,7 @@ describe.skipIf(!hasMongod())("stores in MongoDB", () => {
       expect(payloads(await events.scan("cleaned", { afterId: ids[0] as string }))).toEqual([3, 4]);
     });
 
-    test("a prefix of the server's collections is part of the name", async () => {
+    test("the collection name contains the server's prefix", async () => {
       const { bus, events, cursors, known } = await open("shop_");
       await bus.publish("prefixed", 1);
       await known("prefixed");
@@ -301,7 +301,7 @@ describe.skipIf(!hasMongod())("stores in MongoDB", () => {
   });
 
   describe("MongoDedupe", () => {
-    test("marks are documents of the contract, and expire by the time of the database", async () => {
+    test("marks have the documented form, and expire by the database's clock", async () => {
       const db = client.db("marks");
       const marks = new MongoDedupe(db);
       const documents = db.collection<{ _id: string; expireAt?: Date }>("dedupe");
@@ -314,7 +314,7 @@ describe.skipIf(!hasMongod())("stores in MongoDB", () => {
       expect(days).toBeGreaterThan(6.99);
       expect(days).toBeLessThan(7.01);
       expect((await documents.indexes()).map(({ key, expireAfterSeconds }) => [key, expireAfterSeconds])).toEqual([[{ _id: 1 }, undefined], [{ expireAt: 1 }, 0]]);
-      // A mark in the future stays as it is.
+      // A mark that has not expired stays unchanged.
       await marks.mark("t", "g", "1", 1);
       expect(await documents.findOne({ _id: "t::g::1" })).toEqual(mark);
       await marks.mark("t", "g", "2", 200);

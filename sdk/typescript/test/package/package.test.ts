@@ -1,4 +1,4 @@
-/** The package as npm installs it: every entry, both module formats, their types, and other runtimes. */
+/** Tests the package as npm installs it: every entry point, both module formats, their types, and other runtimes. */
 import { copyFile, mkdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { join, posix } from "node:path";
 import { publint } from "publint";
@@ -13,7 +13,7 @@ import { startServer, type TestServer } from "../support/server.js";
 const TIMEOUT_MS = 180_000;
 const TSC = join(ROOT, "node_modules/typescript/bin/tsc");
 
-/** Used while the README has no snippet. */
+/** Used if the README has no snippet. */
 const OWN_SNIPPET = `
 import { connect } from "@prombus/client";
 
@@ -29,10 +29,10 @@ void main();
 `;
 
 let packed: Packed;
-/** A project with the package, `ws` and `@opentelemetry/api`; and with `mongodb`, linked because it has dependencies of its own. */
+/** A project with the package, `ws`, `@opentelemetry/api`, and `mongodb`, which is linked because it has its own dependencies. */
 let project: string;
 let entries: string[];
-/** The entry that needs the package `mongodb`, which is for Node. */
+/** The entry point that needs the package `mongodb`, which only works in Node. */
 const MONGO = "@prombus/client/mongo";
 
 beforeAll(async () => {
@@ -73,7 +73,7 @@ describe("the tarball", () => {
     expect(sources).toContain("src/index.ts");
     const compiled = new Set(files.filter((path) => path.startsWith("dist/")));
     const endings = { esm: [".js", ".js.map", ".d.ts", ".d.ts.map"], cjs: [".js", ".js.map", ".d.ts", ".d.ts.map"], browser: [".js", ".js.map"] };
-    // In the build for browsers it is compiled under the name of the module that it replaces.
+    // In the build for browsers, this module has the name of the module that it replaces.
     expect(sources).toContain("src/browser-socket.ts");
     for (const source of sources.filter((path) => path !== "src/browser-socket.ts")) {
       for (const [format, ends] of Object.entries(endings)) {
@@ -101,7 +101,7 @@ describe("the tarball", () => {
     expect(messages.map((message) => formatMessage(message, pkg ?? {}))).toEqual([]);
   });
 
-  // Without `exports`, the resolution of TypeScript before 4.7 (node10) cannot find subpaths. All else is checked.
+  // TypeScript's `node10` resolution ignores `exports` and cannot find subpaths. All other resolutions are checked.
   test("passes attw for Node 16 and newer and for bundlers", { timeout: TIMEOUT_MS }, async () => {
     const attw = join(ROOT, "node_modules/@arethetypeswrong/cli/dist/index.js");
     const { status, stdout, stderr } = await run(process.execPath, [attw, packed.tarball, "--profile", "node16", "--no-emoji"]);
@@ -136,7 +136,7 @@ describe("every entry", () => {
 });
 
 describe("a project without mongodb", () => {
-  test("can import and type-check every other entry, and is told what is missing", { timeout: TIMEOUT_MS }, async () => {
+  test("can import and type-check every other entry point, and gets an error that names the missing package", { timeout: TIMEOUT_MS }, async () => {
     const link = join(project, "node_modules/mongodb");
     await rm(link);
     try {
@@ -168,7 +168,7 @@ describe("the snippet of the README", () => {
         expect(code).toContain("ws://127.0.0.1:8090");
         const runnable = join(project, "snippet", `run.${ending}`);
         await writeFile(runnable, code.replace("ws://127.0.0.1:8090", server.ws));
-        // It subscribes, so it runs until it is stopped.
+        // The snippet subscribes, so it runs until it is stopped.
         const { stdout, stderr } = await run(process.execPath, [runnable], { until: /\n/, timeoutMs: 30_000 });
         expect(stderr).toBe("");
         expect(stdout).toMatch(/^order 1: 12\n/);
@@ -215,8 +215,8 @@ describe("a runtime", () => {
 });
 
 /**
- * Checks the code as `<name>.mts` and `<name>.cts` and leaves the JavaScript in a folder of that name, and checks it as a
- * bundler resolves it.
+ * Type-checks the code as `<name>.mts` and `<name>.cts`, writes the JavaScript to a folder with that name, and also type-checks it
+ * with a bundler's resolution.
  */
 async function typeCheck(name: string, code: string, options: Record<string, unknown>): Promise<void> {
   const folder = join(project, name);

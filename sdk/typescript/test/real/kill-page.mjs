@@ -1,6 +1,6 @@
 // Runs the kill workload in a page: /?url=<ws url>&seed=<seed>&events=<events>
 //
-// Posts its progress to /progress and what came of it to /result.
+// Posts its progress to /progress and its result to /result.
 import { countLeftovers } from "../support/leftovers.mjs";
 import { runKillWorkload } from "./kill-workload.mjs";
 
@@ -12,7 +12,7 @@ const leftovers = countLeftovers();
 const post = (path, value) => fetch(path, { method: "POST", body: JSON.stringify(value) });
 const options = new URLSearchParams(location.search);
 try {
-  // Loaded now, so that it gets the functions that count.
+  // Loaded only now, so that it uses the counting functions.
   const { connect, NackError } = await import("@prombus/client");
   const result = await runKillWorkload({
     connect,

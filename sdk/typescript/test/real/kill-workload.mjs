@@ -1,4 +1,4 @@
-// The work that a server must not lose or repeat while it is killed and restarted: two clients publish numbered events and
+// The workload for a server that is killed and restarted, which must not lose or duplicate events: two clients publish numbered events and
 // consume them. Runs in Node and in browsers.
 //
 // Client 0 and client 1 publish to `kill.0` to `kill.3`. Both are members of the group `workers` on `kill.*`; client 0 is also
@@ -6,22 +6,22 @@
 import { randomFrom } from "../support/random.mjs";
 
 const TOPICS = ["kill.0", "kill.1", "kill.2", "kill.3"];
-/** Publishes of one client that wait for an answer. Small, so that each kill finds the work in its middle. */
+/** Maximum number of unanswered publishes per client. Small, so that each kill interrupts the work. */
 const IN_FLIGHT = 500;
 const PATIENCE_MS = 90_000;
-/** As often the server is killed; the work waits for each kill at the latest when the moment for it has passed. */
+/** How often the server is killed. The work pauses if it has passed the point of the next kill. */
 const KILLS = 5;
 
 const sleep = (ms) => new Promise((done) => { setTimeout(done, ms); });
 
 /**
- * Runs the work and returns what came of it, after both clients are closed. `onProgress` is called with the events that are
+ * Runs the work and returns its result after both clients are closed. `onProgress` is called with the numbers of events
  * published and handled so far, whether both clients are connected, and how often both have reconnected.
  */
 export async function runKillWorkload({ connect, NackError, url, seed, events, onProgress = () => {} }) {
   const random = randomFrom(seed);
   const errors = [];
-  const reconnects = [-1, -1]; // the first connection is none
+  const reconnects = [-1, -1]; // the first connection is not a reconnect
   const published = [];
   const handled = { workers: new Map(), audit: new Map() };
   let lastReport = 0;
@@ -36,7 +36,7 @@ export async function runKillWorkload({ connect, NackError, url, seed, events, o
 
   const clients = [0, 1].map((index) => {
     const client = connect(url, { maxQueued: IN_FLIGHT, backoff: { minMs: 20, maxMs: 200 } });
-    // Thrown on purpose: without a listener each would be logged.
+    // Handlers throw on purpose; without a listener each error would be logged.
     client.on("nack", () => {});
     client.on("error", (error) => errors.push(`client ${index}: ${error.code}: ${error.message}`));
     client.on("connected", () => { reconnects[index] += 1; });
@@ -84,7 +84,7 @@ export async function runKillWorkload({ connect, NackError, url, seed, events, o
   let groups = [];
   for (;;) {
     const isHandled = handled.workers.size === events && handled.audit.size === audited;
-    // The server may be away just now.
+    // The server may be down at this moment.
     if (isHandled) groups = await lag().catch(() => []);
     if (isHandled && groups.length === 2 && groups.every(({ lag }) => lag === 0)) break;
     if (Date.now() > until) {

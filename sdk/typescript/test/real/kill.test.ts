@@ -1,6 +1,6 @@
 /**
- * A server that is killed and restarted five times while two clients publish and consume: nothing is lost, nothing is stored
- * twice, everything is acked, and the clients leave nothing behind. In this Node with `ws`, in the newest Node, in Chromium.
+ * Kills and restarts the server five times while two clients publish and consume: nothing is lost, nothing is stored
+ * twice, everything is acked, and the clients leave nothing behind. Runs in this Node with `ws`, in the newest Node and in Chromium.
  *
  * `KILL_SEED` repeats a run; the moments of the kills still depend on the machine.
  */
@@ -19,7 +19,7 @@ import { startServer, type TestServer } from "../support/server.js";
 const EVENTS = Number(process.env["KILL_EVENTS"] ?? 20_000);
 const KILLS = 5;
 const TIMEOUT_MS = 180_000;
-/** A program that has closed its clients ends by itself in this time. */
+/** A program that has closed its clients must end by itself within this time. */
 const EXIT_TIMEOUT_MS = 10_000;
 
 interface Progress {
@@ -31,7 +31,7 @@ interface Progress {
   reconnects: number;
 }
 
-/** What `kill-workload.mjs` returns, and what the program around it adds. */
+/** The result of `kill-workload.mjs`, and the fields that the program around it adds. */
 interface Result {
   published: { n: number; topic: string; id: string; seq: number; duplicate: boolean }[];
   errors: string[];
@@ -52,10 +52,10 @@ interface NodeResult extends Result {
   processListeners: [unknown, unknown];
 }
 
-/** Runs the workload somewhere; `onProgress` must be called with its progress. */
+/** Runs the workload in some runtime; must call `onProgress` with its progress. */
 type RunWorkload<R> = (server: TestServer, seed: number, onProgress: (progress: Progress) => void) => Promise<R>;
 
-test("Node 20 with ws: nothing is lost or stored twice over five kills", { timeout: TIMEOUT_MS }, async () => {
+test("Node 20 with ws: five kills lose nothing and duplicate nothing", { timeout: TIMEOUT_MS }, async () => {
   const folder = await cacheFolder("kill");
   try {
     const result = await killTest({}, runInNode(process.execPath, folder));
@@ -65,7 +65,7 @@ test("Node 20 with ws: nothing is lost or stored twice over five kills", { timeo
   }
 });
 
-test("the newest Node without ws: nothing is lost or stored twice over five kills", { timeout: TIMEOUT_MS }, async (context) => {
+test("the newest Node without ws: five kills lose nothing and duplicate nothing", { timeout: TIMEOUT_MS }, async (context) => {
   const binary = await newestNode(context);
   const folder = await emptyFolder("kill");
   try {
@@ -76,7 +76,7 @@ test("the newest Node without ws: nothing is lost or stored twice over five kill
   }
 });
 
-test.skipIf(skipsChromium)("Chromium: nothing is lost or stored twice over five kills", { timeout: TIMEOUT_MS }, async () => {
+test.skipIf(skipsChromium)("Chromium: five kills lose nothing and duplicate nothing", { timeout: TIMEOUT_MS }, async () => {
   const script = await bundleForBrowser("test/real/kill-page.mjs");
   let onPost: (path: string, body: string) => void = () => {};
   const origin = await startOrigin({
@@ -111,7 +111,7 @@ async function newestNode(context: TestContext): Promise<string> {
   return runtime.binary;
 }
 
-/** Runs the workload, kills the server in the middle of it, and checks the result against the server's log. */
+/** Runs the workload, kills the server during it, and checks the result against the stored events. */
 async function killTest<R extends Result>(env: Record<string, string>, work: RunWorkload<R>): Promise<R> {
   const seed = Number(process.env["KILL_SEED"] ?? Math.floor(Math.random() * 2 ** 32));
   console.log(`seed: KILL_SEED=${seed}`);
@@ -174,7 +174,7 @@ async function exported(server: TestServer, pattern: string): Promise<Stored[]> 
   return (await response.text()).split("\n").filter((line) => line !== "").map((line) => JSON.parse(line) as Stored);
 }
 
-/** Kills the server with SIGKILL at five moments of the work and restarts it at once. */
+/** Kills the server with SIGKILL five times during the work, and restarts it at once. */
 class Killer {
   readonly #server: TestServer;
   /** Sums of published and handled events at which the server is killed next. */
@@ -192,7 +192,7 @@ class Killer {
   progress({ published, handled, isConnected, reconnects }: Progress): void {
     const moment = this.#moments[0];
     if (moment === undefined || published + handled < moment) return;
-    // Both clients are to see each kill.
+    // Both clients must notice each kill.
     if (this.#restarting !== undefined || !isConnected || reconnects < this.#kills) return;
     this.#moments.shift();
     this.#kills += 1;

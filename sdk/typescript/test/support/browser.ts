@@ -1,4 +1,4 @@
-/** Chromium without a window, and pages of origins other than the server's. */
+/** Starts headless Chromium, and serves pages of origins other than the server's. */
 import { spawn } from "node:child_process";
 import { existsSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
@@ -10,13 +10,13 @@ import { type Browser, chromium, type Page } from "playwright-core";
 
 const PLACES = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
 
-/** Chromium's sandbox does not work for root, and every page is one of these tests. */
+/** Chromium's sandbox does not work for root, and is not needed: all pages belong to these tests. */
 const FLAGS = ["--no-sandbox"];
 
-/** `CHROMIUM_BIN` names another binary than those of the usual places. */
+/** The Chromium binary: `CHROMIUM_BIN`, or one of the usual paths. */
 const CHROMIUM = process.env["CHROMIUM_BIN"] ?? PLACES.find((place) => existsSync(place));
 
-/** Tests in Chromium are skipped where it is not installed; under CI they fail. */
+/** Tests in Chromium are skipped if it is not installed; under CI they fail. */
 export const skipsChromium = CHROMIUM === undefined && process.env["CI"] !== "true";
 if (skipsChromium) console.error("SKIPPED: Chromium is not installed: install it, or set CHROMIUM_BIN");
 
@@ -31,7 +31,7 @@ export async function launchBrowser(): Promise<Browser> {
 }
 
 /**
- * Opens one page in a Chromium of its own that nobody watches, until `work` has ended. A browser that Playwright controls
+ * Opens one page in a separate Chromium without Playwright, until `work` has ended. A browser that Playwright controls
  * reports every message of every WebSocket, which costs more time than the messages.
  */
 export async function withPage<R>(url: string, work: Promise<R>): Promise<R> {
@@ -60,7 +60,7 @@ export async function withPage<R>(url: string, work: Promise<R>): Promise<R> {
   }
 }
 
-/** Files of one origin on a free port of this machine; `/` is an empty page. */
+/** Serves files of one origin on a free port of this machine; `/` is an empty page. */
 export interface Origin {
   /** E.g. `http://127.0.0.1:40124`. */
   readonly url: string;

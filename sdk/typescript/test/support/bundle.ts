@@ -1,4 +1,4 @@
-/** The client as one file, made of the sources. */
+/** Bundles the client from its sources into one file. */
 import { build, type BuildOptions } from "esbuild";
 import { mkdir, mkdtemp } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -7,14 +7,14 @@ import { pathToFileURL } from "node:url";
 
 export const ROOT = join(import.meta.dirname, "../..");
 
-/** For files that must find the packages of this folder, e.g. `ws`. */
+/** Creates a folder for files that must find the packages of this repository, e.g. `ws`. */
 export async function cacheFolder(name: string): Promise<string> {
   const cache = join(ROOT, "node_modules/.cache");
   await mkdir(cache, { recursive: true });
   return await mkdtemp(join(cache, `${name}-`));
 }
 
-/** For files that must find no package. */
+/** Creates a folder for files that must not find any package. */
 export async function emptyFolder(name: string): Promise<string> {
   return await mkdtemp(join(tmpdir(), `prombus-${name}-`));
 }

@@ -1,6 +1,6 @@
 /**
- * A server that does what a test says. Without a script it behaves like a small prombus: it answers AUTH, stores publishes in
- * memory by id, accepts every subscription, and acks what it is told. A script replaces the answer to one kind of frame.
+ * A scriptable server. Without a script it behaves like a small prombus: it answers AUTH, stores publishes in
+ * memory by id, and accepts every subscription and ack. A script replaces the answer to one type of frame.
  */
 import { createServer, type IncomingMessage, type Server } from "node:http";
 import type { AddressInfo, Socket } from "node:net";
@@ -26,14 +26,14 @@ export interface Frame {
   [field: string]: unknown;
 }
 
-/** Replaces the answer to a frame. `usual` gives the answer that the server would have given. */
+/** Replaces the answer to a frame. `usual` sends the answer that the server would have sent. */
 export type Answer = (frame: Frame, from: FakeConnection, usual: () => void) => void;
 
-// Taken before a test can replace them: waiting for I/O takes real time also under fake timers.
+// Saved before a test can replace them: waiting for I/O needs real time even under fake timers.
 const immediate = setImmediate;
 const now = performance.now.bind(performance);
 
-/** Lets I/O happen until the condition holds. */
+/** Lets I/O run until the condition holds. */
 export async function until(condition: () => boolean, what: string | (() => string) = "the condition", limitMs = 5_000): Promise<void> {
   const limit = now() + limitMs;
   while (!condition()) {
@@ -42,7 +42,7 @@ export async function until(condition: () => boolean, what: string | (() => stri
   }
 }
 
-/** Lets everything that is under way on the loopback arrive. */
+/** Waits until everything that was sent over loopback has arrived. */
 export async function settle(ms = 20): Promise<void> {
   const limit = now() + ms;
   await until(() => now() > limit);
@@ -79,7 +79,7 @@ export class FakeConnection {
     this.send({ op: "ERR", corr: to.corr, code, msg: `${code} by script`, ...fields });
   }
 
-  /** An EVENT for a subscription. */
+  /** Sends an EVENT for a subscription. */
   deliver(topic: string, group: string, id: string, more: { event?: object; ctx?: object } = {}): void {
     this.send({
       op: "EVENT", topic, group,
@@ -110,7 +110,7 @@ export class FakeConnection {
     this.tcp.end();
   }
 
-  /** Stops reading; what the client sends fills its buffers. */
+  /** Stops reading, so that the client's send buffers fill up. */
   freeze(): void {
     this.tcp.pause();
   }
@@ -122,7 +122,7 @@ export class FakeConnection {
 
 export class FakeServer {
   readonly connections: FakeConnection[] = [];
-  /** Answers in place of the usual ones, by `op`. */
+  /** Answers that replace the usual ones, by `op`. */
   readonly script: Record<string, Answer> = {};
   /** Refuses upgrades with this status; 0 accepts the TCP connection and never answers. */
   refuse: number | undefined;
@@ -168,7 +168,7 @@ export class FakeServer {
     return this.connections.flatMap((connection) => connection.of(op));
   }
 
-  /** Waits until `count` frames with this `op` have come. */
+  /** Waits until `count` frames with this `op` have arrived. */
   async got(op: string, count = 1): Promise<Frame[]> {
     await until(() => this.of(op).length >= count, () => `${count} ${op}; there are ${this.of(op).length}`);
     return this.of(op);
@@ -228,7 +228,7 @@ const unhandled: unknown[] = [];
 process.on("unhandledRejection", (reason) => unhandled.push(reason));
 process.on("uncaughtException", (error) => unhandled.push(error));
 
-/** Whether errors tell why a connection was refused: a WebSocket of the web platform says nothing. */
+/** Whether errors contain the reason why a connection was refused: a standard WebSocket does not report it. */
 export const HAS_DETAILS = process.env.FAKE_WEBSOCKET !== "own";
 
 /** A client that connects again at once, and is closed at the end of the test. */
@@ -239,7 +239,7 @@ export function connectTo(server: { url: string }, options: ConnectOptions = {})
     backoff: { minMs: 1, maxMs: 20 },
     ...options,
   });
-  // Without a listener these are printed.
+  // Without a listener, these events are printed.
   client.on("nack", () => {});
   client.on("error", () => {});
   clients.add(client);

@@ -1,4 +1,4 @@
-/** Tools of the tests over HTTP: publishing with fetch, a scripted server, and a client without a connection. */
+/** Helpers for HTTP tests: publishing with fetch, a scriptable server, and an `Http` without a WebSocket connection. */
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import { Http } from "../../src/http.js";
@@ -32,7 +32,7 @@ export interface FakeServer {
   close(): Promise<void>;
 }
 
-/** A server that answers as the test says. `attempt` counts from 1. */
+/** A scriptable HTTP server. `attempt` counts from 1. */
 export async function fakeServer(
   answer: (request: IncomingMessage, response: ServerResponse, attempt: number) => void,
 ): Promise<FakeServer> {
@@ -72,7 +72,7 @@ export async function until(isTrue: () => boolean, what = "the condition", limit
   }
 }
 
-/** Timers of this process that are running. */
+/** The running timers of this process. */
 export function timers(): number {
   return process.getActiveResourcesInfo().filter((name) => name === "Timeout").length;
 }

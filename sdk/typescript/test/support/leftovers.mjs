@@ -1,8 +1,8 @@
 // Counts the timers, listeners and WebSockets that code has created and not released. Works in Node and in browsers.
 
 /**
- * Replaces the functions that create timers and listeners, and the WebSocket class, by ones that count. Call it before the
- * code under test is loaded. The function that it returns lists what is still there, with the place that created it. Places
+ * Replaces the functions that create timers and listeners, and the WebSocket class, with versions that count. Call it before the
+ * code under test is loaded. Returns a function that lists everything that was not released, with the stack that created it. Stacks
  * that `ignore` matches are left out.
  */
 export function countLeftovers({ listeners = true, ignore = /(?!)/ } = {}) {
@@ -36,7 +36,7 @@ export function countLeftovers({ listeners = true, ignore = /(?!)/ } = {}) {
     const keyOf = (type, options) => `${type} ${typeof options === "object" ? options?.capture === true : options === true}`;
     EventTarget.prototype.addEventListener = function add(type, listener, options) {
       addEventListener.call(this, type, listener, options);
-      // A listener that goes with its first event or with a signal is not left behind.
+      // A listener that is removed by its first event or by a signal is not a leftover.
       if (listener === null || (typeof options === "object" && (options?.once || options?.signal))) return;
       const ofTarget = added.get(this ?? globalThis) ?? new Map();
       added.set(this ?? globalThis, ofTarget);

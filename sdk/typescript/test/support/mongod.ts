@@ -1,4 +1,4 @@
-/** Real MongoDB servers in temporary folders. */
+/** Starts real MongoDB servers in temporary folders. */
 import { spawn } from "node:child_process";
 import { existsSync } from "node:fs";
 import { mkdtemp, readFile, rm } from "node:fs/promises";
@@ -8,7 +8,7 @@ import { MongoClient } from "mongodb";
 import { fixedPort } from "./ports.js";
 import { REPOSITORY } from "./workspace.js";
 
-/** Where `tests/mongodb/install` puts it. */
+/** The path at which `tests/mongodb/install` installs the server. */
 const BINARY = resolve(process.env["PROMBUS_TEST_MONGOD"] ?? join(REPOSITORY, "target/tools/mongod-6.0.5/mongod"));
 const START_MS = 30_000;
 const LOG = "mongod.log";
@@ -68,7 +68,7 @@ export async function startMongod(kind: "replica set" | "standalone"): Promise<T
   return mongod;
 }
 
-/** Returns what kills the process. */
+/** Returns a function that kills the process. */
 async function run(folder: string, host: string, isReplicaSet: boolean): Promise<() => Promise<void>> {
   const child = spawn(BINARY, [
     "--bind_ip", "127.0.0.1", "--port", host.split(":")[1] as string, "--dbpath", folder, "--logpath", join(folder, LOG),
@@ -87,7 +87,7 @@ async function run(folder: string, host: string, isReplicaSet: boolean): Promise
   };
 }
 
-/** Waits until the server takes writes. */
+/** Waits until the server accepts writes. */
 async function prepare(host: string, isReplicaSet: boolean, isNew: boolean): Promise<void> {
   const client = new MongoClient(`mongodb://${host}/?directConnection=true`, { serverSelectionTimeoutMS: START_MS });
   try {

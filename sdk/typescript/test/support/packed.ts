@@ -12,14 +12,14 @@ export interface Packed {
   tarball: string;
   /** Paths in the tarball, e.g. `dist/esm/index.js`. */
   files: string[];
-  /** Makes a project with this package and others of this repository's `node_modules`, e.g. `ws`. */
+  /** Creates a project with this package and other packages of this repository's `node_modules`, e.g. `ws`. */
   install(packages: string[]): Promise<string>;
   remove(): Promise<void>;
 }
 
 const PARTS = ["package.json", "tsconfig.json", "LICENSE", "README.md", "scripts", "src"];
 
-/** Builds and packs a copy of the package, so that tests that run at the same time keep their `dist`. */
+/** Builds and packs a copy of the package, so that the `dist` of tests that run at the same time is not changed. */
 export async function packPackage(): Promise<Packed> {
   const temp = await mkdtemp(join(tmpdir(), "prombus-package-"));
   const folder = join(temp, "package");

@@ -1,8 +1,8 @@
-/** Ports for servers that are restarted. */
+/** Fixed ports for servers that are restarted. */
 import { createServer } from "node:net";
 
 /**
- * A free port of this machine that the system does not give to outgoing connections: while the server is away, another
+ * A free port that the system does not use for outgoing connections: while the server is down, another
  * connection could take its port, and a client that connects to such a port could reach itself.
  */
 export async function fixedPort(): Promise<number> {

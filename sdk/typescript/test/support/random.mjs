@@ -1,4 +1,4 @@
-// Random numbers that a seed repeats.
+// Random numbers from a seed.
 
 /** Returns a function like `Math.random` (mulberry32). */
 export function randomFrom(seed) {

@@ -44,7 +44,7 @@ export async function run(program: string, values: string[], options: RunOptions
   return finished;
 }
 
-/** Runs a program that must succeed; returns what it printed. */
+/** Runs a program that must succeed; returns its output. */
 export async function runOk(program: string, values: string[], options: RunOptions = {}): Promise<string> {
   const { status, stdout, stderr } = await run(program, values, options);
   if (status !== 0) throw new Error(`${program} ${values.join(" ")} ended with ${status}\n${stdout}${stderr}`);

@@ -1,5 +1,5 @@
 /**
- * Other JavaScript runtimes than the one that runs the tests. Their binaries come from npm packages and are kept in
+ * JavaScript runtimes other than the one that runs the tests. Their binaries come from npm packages and are cached in
  * `node_modules/.cache/runtimes`; install scripts are not run.
  */
 import { execFile } from "node:child_process";
@@ -12,11 +12,11 @@ import { ROOT } from "./bundle.js";
 const run = promisify(execFile);
 
 interface Source {
-  /** npm packages that carry the binary, by `process.platform-process.arch`. */
+  /** The npm packages that contain the binary, by `<process.platform>-<process.arch>`. */
   packages: Record<string, string>;
-  /** The binary inside the package. */
+  /** The path of the binary inside the package. */
   binary: string;
-  /** Set this to use another binary. */
+  /** The environment variable that sets another binary. */
   variable: string;
 }
 
@@ -48,7 +48,7 @@ export type Runtime = { binary: string; version: string; missing?: undefined } |
 
 const INSTALL_TIMEOUT_MS = 120_000;
 
-/** Gets the newest version of a runtime, or the one in the cache; says why if there is none. */
+/** Finds the newest version of a runtime, or the cached one. `missing` is the reason if there is none. */
 export async function findRuntime(name: RuntimeName): Promise<Runtime> {
   const source: Source = SOURCES[name];
   try {
@@ -69,7 +69,7 @@ async function installed(name: RuntimeName, source: Source): Promise<string> {
   const binary = join(cache, name, "node_modules", packageName, source.binary);
   if (existsSync(binary)) return binary;
   await mkdir(cache, { recursive: true });
-  // Installed aside and renamed, so that test files that run side by side see all of it or nothing.
+  // Installed under another name and renamed, so that test files that run in parallel see a complete installation or none.
   const folder = await mkdtemp(join(cache, `${name}-`));
   try {
     await run("npm", [

@@ -1,4 +1,4 @@
-/** A real prombus server on a free port, with a data folder of its own. */
+/** Starts a real prombus server on a free port, with its own data folder. */
 import { type ChildProcess, spawn } from "node:child_process";
 import { existsSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
@@ -6,15 +6,15 @@ import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 
 const BINARY = resolve(process.env["PROMBUS_BIN"] ?? join(import.meta.dirname, "../../../../target/debug/prombus"));
-/** Limit for a start and for a stop. */
+/** Timeout of a start and of a stop. */
 const TIMEOUT_MS = 20_000;
-/** Settings of the caller's own server must not reach the server under test. */
+/** Environment variables of the caller's own server must not configure the server under test. */
 const SETTINGS = /^(PROMBUS_|WS_|HTTP_PORT$)/;
 
 export interface ServerOptions {
   /** Clients need this token. Without it, every client of this machine has access. */
   token?: string;
-  /** More variables of the environment, e.g. `PROMBUS_HTTP_CORS_ORIGINS`. */
+  /** More environment variables, e.g. `PROMBUS_HTTP_CORS_ORIGINS`. */
   env?: Record<string, string>;
   /** Data folder; a new one in the temporary folder if absent. */
   data?: string;

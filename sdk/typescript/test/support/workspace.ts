@@ -1,4 +1,4 @@
-/** A folder with the packages that a user would install, and programs that run in it. */
+/** Creates a folder with the packages that a user would install, and runs programs in it. */
 import { type ChildProcess, execFile, spawn } from "node:child_process";
 import { existsSync } from "node:fs";
 import { cp, mkdir, mkdtemp, readdir, rm, symlink, writeFile } from "node:fs/promises";
@@ -8,19 +8,19 @@ import { build } from "esbuild";
 import { ROOT } from "./bundle.js";
 
 export const REPOSITORY = resolve(ROOT, "../..");
-/** The package behind `npx prombus`. */
+/** The package that `npx prombus` runs. */
 const LAUNCHER = join(REPOSITORY, "npm/prombus");
 
 export interface Workspace {
   readonly folder: string;
-  /** Whether the package `prombus` is there. */
+  /** Whether the package `prombus` exists. */
   readonly hasLauncher: boolean;
-  /** Type-checks files of the folder under `strict` and `exactOptionalPropertyTypes`; returns what tsc says, "" if nothing. */
+  /** Type-checks files of the folder under `strict` and `exactOptionalPropertyTypes`; returns the output of tsc, "" if there are no errors. */
   check(files: string[]): Promise<string>;
   remove(): Promise<void>;
 }
 
-/** Makes the folder. The client in it is compiled from the sources, not from `dist`, which may be old. */
+/** Creates the folder. Its client is compiled from the sources, because `dist` may be out of date. */
 export async function makeWorkspace(): Promise<Workspace> {
   const folder = await mkdtemp(join(tmpdir(), "prombus-workspace-"));
   const modules = join(folder, "node_modules");
@@ -32,7 +32,7 @@ export async function makeWorkspace(): Promise<Workspace> {
     format: "esm", target: "es2022", sourcemap: "inline", logLevel: "error",
   });
   await writeFile(join(client, "dist/esm/package.json"), '{"type":"module"}\n');
-  // As `scripts/build.mjs` makes it.
+  // The same as in `scripts/build.mjs`.
   await cp(join(client, "dist/esm"), join(client, "dist/browser"), { recursive: true });
   await cp(join(client, "dist/esm/browser-socket.js"), join(client, "dist/browser/node-socket.js"));
   await writeFile(join(folder, "package.json"), '{"type":"module"}\n');
@@ -91,26 +91,26 @@ async function typeCheck(folder: string, files: string[]): Promise<string> {
 export interface Program {
   /** Lines of stdout so far. */
   readonly lines: string[];
-  /** Everything that it wrote. */
+  /** The whole output, stdout and stderr. */
   output(): string;
-  /** Resolves when stdout contains the text in a line, `count` times. */
+  /** Resolves when `count` lines of stdout contain the text. */
   saw(text: string, count?: number): Promise<void>;
   /** Resolves with the exit code, or the name of the signal that ended it. */
   readonly ended: Promise<number | string>;
-  /** Sends a signal and waits for the end. */
+  /** Sends a signal and waits until the program has ended. */
   stop(signal?: NodeJS.Signals): Promise<number | string>;
 }
 
 export interface ProgramOptions {
   cwd?: string;
   env?: Record<string, string>;
-  /** Limit for each `saw` and for the end after `stop`; default 20,000. */
+  /** Timeout of each `saw` and of `stop`; default 20,000. */
   timeoutMs?: number;
 }
 
 const programs = new Set<ChildProcess>();
 
-/** Ends what a failed test left running. */
+/** Kills the programs that a failed test left running. */
 export function killPrograms(): void {
   for (const child of programs) child.kill("SIGKILL");
 }

@@ -34,7 +34,7 @@ test.each(["ws://user:geheim@host", "ws://host?token=geheim", "ws://host/#geheim
     } catch (error) {
       message = (error as Error).message;
     }
-    expect(message).toContain("not the address of a server");
+    expect(message).toContain("not a server URL");
     expect(message).not.toContain("geheim");
   },
 );

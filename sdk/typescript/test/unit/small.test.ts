@@ -8,7 +8,7 @@ import { expiryOf, refreshDelay } from "../../src/token.js";
 import { uuidv7 } from "../../src/uuid.js";
 
 describe("ids", () => {
-  test("are UUIDv7 of the time, unique, and rise within a millisecond and when the clock is set back", () => {
+  test("are UUIDv7 with the current time, unique, and increase within a millisecond and when the clock is set back", () => {
     const now = Date.now() + 10_000;
     const ids = Array.from({ length: 20_000 }, (_, at) => uuidv7(at % 3 === 0 ? now : now - at));
     for (const id of ids) expect(id).toMatch(/^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/);
@@ -19,8 +19,8 @@ describe("ids", () => {
   });
 });
 
-describe("waits", () => {
-  test("double from the least to the most, and stay within half and all of it", () => {
+describe("backoff delays", () => {
+  test("double from the minimum to the maximum, with jitter between half and all of the delay", () => {
     const random = vi.spyOn(Math, "random");
     for (const value of [0, 0.5, 0.999999]) {
       random.mockReturnValue(value);
@@ -46,7 +46,7 @@ describe("waits", () => {
 describe("tokens", () => {
   const jwt = (claims: unknown): string => `x.${Buffer.from(JSON.stringify(claims)).toString("base64url")}.x`;
 
-  test("the expiry of a JWT, also with text that is not ASCII", () => {
+  test("the expiry of a JWT is found, even with text that is not ASCII", () => {
     expect(expiryOf(jwt({ exp: 1700000000, name: "Žofie ÿ?>" }))).toBe(1700000000_000);
   });
 
@@ -81,7 +81,7 @@ describe("errors", () => {
     expect(error.name).toBe(error instanceof AuthError ? "AuthError" : "PrombusError");
   });
 
-  test("details that were not given are not there", () => {
+  test("omitted details are absent", () => {
     const error = new PrombusError("internal", "x");
     expect("retryAfterMs" in error || "status" in error || "cause" in error).toBe(false);
     expect("delayMs" in new NackError("x")).toBe(false);
@@ -104,7 +104,7 @@ describe("errors", () => {
 });
 
 describe("listeners", () => {
-  test("are called in order, can be removed, also while they are called, and do not harm each other", () => {
+  test("are called in order, can be removed even while they are called, and do not affect each other", () => {
     const log = vi.spyOn(console, "error").mockImplementation(() => {});
     const emitter = new Emitter<{ a: number; b: string }>();
     const calls: unknown[] = [];

@@ -20,7 +20,7 @@ interface Topics {
   "users.new": User;
 }
 
-/** Calls that only the compiler looks at. */
+/** Calls that are never made: only the compiler checks them. */
 function onlyTypes(_: () => unknown): void {}
 
 describe("types", () => {
@@ -49,7 +49,7 @@ describe("types", () => {
     expectTypeOf<PayloadOf<WithDlq, "dlq.a">>().toEqualTypeOf<DeadLetter<1>>();
   });
 
-  test("what can be subscribed to", () => {
+  test("topics and patterns that can be subscribed to", () => {
     expectTypeOf<"orders.new">().toExtend<SubscriptionOf<Topics>>();
     expectTypeOf<"orders.*">().toExtend<SubscriptionOf<Topics>>();
     expectTypeOf<"dlq.orders.new">().toExtend<SubscriptionOf<Topics>>();
@@ -92,7 +92,7 @@ describe("types", () => {
       const handler: Handler<Order> = ({ payload }) => payload.total;
       void client.subscribe("orders.new", "g", handler);
       void client.subscribe("orders.new", "g", () => {}, { concurrency: 5, from: { afterId: "x" } });
-      // @ts-expect-error: concurrency is of handlers
+      // @ts-expect-error: concurrency is an option of subscribe
       void client.consume("orders.new", "g", { concurrency: 5 });
       expectTypeOf(client.consume("orders.new", "g").next()).resolves.toEqualTypeOf<IteratorResult<Delivery<Order>, undefined>>();
       expectTypeOf(client.last("orders.new", 3)).resolves.toEqualTypeOf<StoredEvent<Order>[]>();
@@ -104,12 +104,12 @@ describe("types", () => {
       const client = connect("ws://localhost");
       void client.publish("anything", 1n);
       void client.subscribe("anything", "g", ({ payload }) => { expectTypeOf(payload).toEqualTypeOf<unknown>(); });
-      // The caller may say what comes.
+      // The caller may declare the payload type.
       void client.subscribe("anything", "g", ({ payload }: StoredEvent<Order>) => payload.total);
     });
   });
 
-  test("schemas give the types: inputs to publish, outputs to handlers", () => {
+  test("schemas define the types: inputs for publish, outputs for handlers", () => {
     onlyTypes(() => {
       const client = connect("ws://localhost", {
         topics: {
@@ -136,13 +136,13 @@ describe("types", () => {
     });
   });
 
-  test("client and connect are the same", () => {
+  test("new Client and connect return the same types", () => {
     onlyTypes(() => { expectTypeOf(new Client<Topics>("ws://localhost")).toEqualTypeOf(connect<Topics>("ws://localhost")); });
   });
 });
 
 describe("validate", () => {
-  test("answers at once where the schema does", () => {
+  test("is synchronous if the schema is", () => {
     expect(validate({ t: z.string() as never }, "t", "x")).toBe("x");
     expect(validate(undefined, "t", 1)).toBe(1);
     expect(validate({}, "t", 1)).toBe(1);

@@ -1,7 +1,7 @@
-// The real server with a folder of its own, which can be restarted at the same address.
+// Runs the real server with its own data folder; it can be restarted at the same address.
 import { DataFolder, Server } from "../event-client/server.js";
 
-export class Gateway {
+export class RestartableServer {
   /** E.g. `http://127.0.0.1:40123`. */
   readonly http: string;
   /** E.g. `ws://127.0.0.1:40123`. */
@@ -20,30 +20,30 @@ export class Gateway {
     this.token = token;
   }
 
-  /** Pages of `origin` may use it. Without a token everybody on this machine gets in. */
-  static async start(origin: string, token?: string): Promise<Gateway> {
+  /** Starts a server that pages of `origin` may use. Without a token, every client on this machine has access. */
+  static async start(origin: string, token?: string): Promise<RestartableServer> {
     const data = await DataFolder.make();
-    const server = await Server.start(data.path, token, { variables: Gateway.variables(origin) });
-    return new Gateway(server, data, origin, token);
+    const server = await Server.start(data.path, token, { variables: RestartableServer.variables(origin) });
+    return new RestartableServer(server, data, origin, token);
   }
 
   private static variables(origin: string): Record<string, string> {
     return { PROMBUS_HTTP_CORS_ORIGINS: origin };
   }
 
-  /** Ends it with the signal, calls `whileAway` if there is one, and starts it at the same address. */
+  /** Ends the server with the signal, calls `whileAway` if given, and starts the server at the same address. */
   async restart(signal: "SIGTERM" | "SIGKILL", whileAway?: () => Promise<void>): Promise<void> {
     const code = await this.server.stop(signal);
-    if (signal === "SIGTERM" && code !== 0) throw new Error(`the server ended with ${code}`);
+    if (signal === "SIGTERM" && code !== 0) throw new Error(`the server exited with code ${code}`);
     await whileAway?.();
     const listen = new URL(this.http).host;
     this.server = await Server.start(this.data.path, this.token, {
       listen,
-      variables: Gateway.variables(this.origin),
+      variables: RestartableServer.variables(this.origin),
     });
   }
 
-  /** Publishes while no page can reach the gateway: for this time it listens at another address. */
+  /** Publishes while no page can reach the server: for this time it listens at another address. */
   async publishElsewhere(topic: string, payloads: unknown[]): Promise<void> {
     const server = await Server.start(this.data.path, this.token);
     try {
@@ -53,7 +53,7 @@ export class Gateway {
     }
   }
 
-  /** Publishes one after the other; returns when all are durable. */
+  /** Publishes payloads one after the other; returns when all are durable. */
   async publish(topic: string, payloads: unknown[]): Promise<void> {
     await this.post(this.http, topic, payloads);
   }

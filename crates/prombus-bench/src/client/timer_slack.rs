@@ -1,13 +1,14 @@
-//! Timers of this thread without slack.
+//! Disables the timer slack of the current thread.
 
 use std::num::NonZeroU64;
 
-/// A message goes at its time, not up to 50 µs later. Dropping it restores the slack: programs that a thread starts inherit it.
-pub(super) struct SharpTimers {
+/// While this value exists, the thread's sleeps end on time instead of up to 50 µs later. Dropping it restores the previous slack,
+/// because programs that the thread starts inherit it.
+pub(super) struct NoTimerSlack {
     before: Option<NonZeroU64>,
 }
 
-impl SharpTimers {
+impl NoTimerSlack {
     pub(super) fn set() -> Self {
         let before = rustix::thread::current_timer_slack().ok().and_then(NonZeroU64::new);
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
@@ -15,7 +16,7 @@ impl SharpTimers {
     }
 }
 
-impl Drop for SharpTimers {
+impl Drop for NoTimerSlack {
     fn drop(&mut self) {
         let _ = rustix::thread::set_current_timer_slack(self.before);
     }
