@@ -236,7 +236,7 @@ impl Bus {
     /// for mood in ["calm", "merry"] {
     ///     bus.publish("mood", mood).key("ada").await?;
     /// }
-    /// let moods = bus.latest_by_key("mood", ["ada", "nobody"]).await?;
+    /// let moods = bus.latest_by_key("mood", ["ada", "bob"]).await?;
     /// assert_eq!((moods.len(), moods["ada"].payload()), (1, "\"merry\""));
     /// # Ok(())
     /// # }

@@ -116,7 +116,7 @@ describe.each(BUSES)("both buses behave the same: %s", (_name, newBus) => {
     expect((await bus.getCursor(t, "g"))?.lastId).toBe(first.id);
     await bus.ack(t, "g", second.id);
     expect(await bus.getCursor(t, "g")).toEqual({ topic: t, lastId: third.id, lastTs: third.ts });
-    expect(await bus.ack(t, "nobody", first.id)).toMatchObject({ id: first.id, ok: false });
+    expect(await bus.ack(t, "unknown", first.id)).toMatchObject({ id: first.id, ok: false });
   });
 
   test("manualAck: a nack redelivers soon, and an expired lease calls the handler again", async () => {
@@ -345,7 +345,7 @@ describe("PrombusEventBus", () => {
     const stop = await one.subscribe(t, "g", async () => {}, { from: "earliest" });
     await until(async () => (await two.getCursor(t, "g"))?.lastId === event.id, "the cursor");
     await stop();
-    expect(await two.getCursor(t, "nobody")).toBeNull();
+    expect(await two.getCursor(t, "unknown")).toBeNull();
   });
 });
 

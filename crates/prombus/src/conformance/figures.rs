@@ -115,7 +115,7 @@ pub async fn a_group_lists_its_members(bus: Bus) {
     assert_eq!(members, [("ann", 0, true), ("in process", 2, false)]);
     assert!(info.leases.iter().all(|it| (20..10_000).contains(&it.age_ms)), "{:?}", info.leases);
     assert_eq!(info.leases[0].member, info.member_list[1].number);
-    assert!(bus.backend().group("orders", "nobody").await.expect("can be read").is_none());
+    assert!(bus.backend().group("orders", "unknown").await.expect("can be read").is_none());
 }
 
 /// Figures count publishes by topic, and acks, nacks and redeliveries by group.

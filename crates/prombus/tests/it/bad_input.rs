@@ -310,16 +310,16 @@ async fn an_unknown_group_is_named() {
     let published = bus.publish("orders", &1).await.expect("publishes");
     let cursor = CursorPosition { topic: "orders".to_owned(), last_id: None, last_ts: None };
     let errors = [
-        bus.ack("orders", "nobody", published.id).await.err(),
-        bus.nack("orders", "nobody", published.id, Some("boom")).await.err(),
-        bus.seek("orders", "nobody", Start::Earliest).await.err(),
-        bus.set_cursor("orders", "nobody", &cursor).await.err(),
-        bus.delete_group("orders", "nobody").await.err(),
+        bus.ack("orders", "unknown", published.id).await.err(),
+        bus.nack("orders", "unknown", published.id, Some("boom")).await.err(),
+        bus.seek("orders", "unknown", Start::Earliest).await.err(),
+        bus.set_cursor("orders", "unknown", &cursor).await.err(),
+        bus.delete_group("orders", "unknown").await.err(),
     ];
     for error in errors {
         let error = error.expect("there is no such group");
         assert!(matches!(error, GroupError::UnknownGroup { .. }), "{error:?}");
-        says(&error, &["no group \"nobody\" on \"orders\""]);
+        says(&error, &["no group \"unknown\" on \"orders\""]);
     }
     assert!(bus.groups().await.expect("lists groups").is_empty(), "the calls create no group");
     bus.subscribe("orders", "g").await.expect("subscribes");

@@ -128,7 +128,7 @@ describe("a faulty server", () => {
     last.send({ op: "OK", corr: 999_999, id: "x", seq: 1 });
     last.send({ op: "ERR", corr: 999_999, code: "internal", msg: "whose?" });
     last.send({ op: "OK", corr: "text" });
-    last.send({ op: "EVENT", topic: "nobody", group: "here", event: { id: "x" }, ctx: {} });
+    last.send({ op: "EVENT", topic: "unknown", group: "here", event: { id: "x" }, ctx: {} });
     last.send([1, 2, 3]);
     await client.publish("t", 1);
     expect(server.connections).toHaveLength(1);

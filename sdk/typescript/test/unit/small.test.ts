@@ -113,7 +113,7 @@ describe("listeners", () => {
     emitter.on("a", (value) => calls.push(["third", value]));
     emitter.emit("a", 1);
     emitter.emit("a", 2);
-    emitter.emit("b", "nobody");
+    emitter.emit("b", "unknown");
     expect(calls).toEqual([["first", 1], ["third", 1], ["third", 2]]);
     expect(log).toHaveBeenCalledTimes(2);
     emitter.clear();
