@@ -1,5 +1,6 @@
-//! The budget for the buffers of all connections together. Every connection has a small minimum for free. Memory beyond that
-//! counts against the budget; while the budget is used up, a connection neither reads nor pulls events.
+//! The budget for the buffers of all connections together. While it is used up, each connection may still buffer a few KiB, so
+//! that it makes progress: WebSockets read and pull little at a time, responses are sent in small pieces, and large request
+//! bodies wait.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,7 +11,7 @@ pub(crate) struct Budget {
     used_bytes: AtomicUsize,
 }
 
-/// The share of one connection.
+/// The bytes of the budget that one connection, request or response uses.
 #[derive(Debug, Default)]
 pub(crate) struct Share {
     bytes: usize,
@@ -25,7 +26,7 @@ impl Budget {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// Updates the share of a connection to the current size of its buffers.
+    /// Sets the size of a share, and adds the difference to the used bytes.
     pub(crate) fn set(&self, share: &mut Share, bytes: usize) {
         if bytes > share.bytes {
             self.used_bytes.fetch_add(bytes - share.bytes, Ordering::Relaxed);
@@ -35,7 +36,7 @@ impl Budget {
         share.bytes = bytes;
     }
 
-    /// Whether buffers may grow.
+    /// Whether the budget is not used up. The last share that grew may exceed the limit.
     pub(crate) fn has_room(&self) -> bool {
         self.used_bytes() < self.limit_bytes
     }

@@ -9,7 +9,7 @@ pub(crate) fn now_ms() -> i64 {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Milliseconds of a monotonic clock.
+/// Milliseconds of a monotonic clock, the *steady clock*. It starts at the first call.
 pub(crate) fn steady_ms() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
     START.get_or_init(Instant::now).elapsed().as_millis() as u64

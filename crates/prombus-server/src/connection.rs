@@ -77,7 +77,7 @@ where
         }
     });
     let mut http = hyper::server::conn::http1::Builder::new();
-    // `TimedSocket` has the timers.
+    // `TimedSocket` enforces the time limits instead.
     http.header_read_timeout(None).max_buf_size(HEAD_BYTES_MAX).half_close(true);
     let mut connection = pin!(http.serve_connection(socket, service).with_upgrades());
     let ended = tokio::select! {
@@ -144,7 +144,7 @@ where
         }
         response
     })?;
-    // A browser cannot send the header. Other clients can, and need no AUTH frame then.
+    // A browser cannot send the `Authorization` header. Other clients can, and then need no AUTH frame.
     let principal = match http::bearer(&parts.headers).map_err(refused)? {
         None => None,
         Some(token) => {

@@ -14,13 +14,13 @@ pub(crate) struct Gateway {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) options: ServerOptions,
     pub(crate) auth: Arc<Authenticator>,
-    /// Refuses pages of other origins while no auth is configured.
+    /// Refuses requests from web pages of other origins, if no auth is configured.
     pub(crate) guard: Arc<Guard>,
     pub(crate) tickets: Arc<OneTimeTickets>,
     pub(crate) sse_tickets: Arc<SseTickets>,
     pub(crate) rates: Rates,
     pub(crate) metrics: Arc<Metrics>,
-    /// Bytes in the buffers of all connections.
+    /// The budget for the buffers of all connections.
     pub(crate) budget: Arc<Budget>,
     pub(crate) stopping: Stopping,
     /// Metrics about leading and relaying; `None` if the store is not shared.
@@ -63,7 +63,7 @@ impl GatewayParts {
         }
     }
 
-    /// A gateway over a backend. The rates of topics come from the backend, so their buckets are new.
+    /// A gateway over a backend. Its token buckets start full: they do not outlive a term.
     pub(crate) fn gateway(&self, backend: Arc<dyn Backend>, stopping: Stopping) -> Gateway {
         Gateway {
             backend,
@@ -84,7 +84,7 @@ impl GatewayParts {
 }
 
 impl Gateway {
-    /// For a process that does not share its store.
+    /// The gateway of a process that does not share its store.
     pub(crate) fn new(
         backend: Arc<dyn Backend>,
         auth: Authenticator,

@@ -68,7 +68,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// All routes. The caller has [`admit`]ted each request and given it an `Arc<Peer>`.
+/// All routes. For each request, the caller must have called [`admit`] and inserted an `Arc<Peer>` as extension.
 pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
     let paths: BTreeSet<&str> = ROUTES.iter().map(|route| route.path).collect();
     let mut router = Router::new();

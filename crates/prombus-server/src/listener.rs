@@ -32,7 +32,7 @@ pub(crate) struct Slots {
 }
 
 impl Listeners {
-    /// Opens the sockets. Without auth only loopback addresses are allowed, unless the options are insecure.
+    /// Opens the sockets. Without auth, only loopback addresses are allowed, unless `is_insecure` is set.
     pub(crate) async fn bind(options: &ServerOptions, has_auth: bool) -> Result<Self, ServeError> {
         let exposed = options.listen.iter().find(|address| !address.ip().to_canonical().is_loopback());
         if let Some(address) = exposed.filter(|_| !has_auth && !options.is_insecure) {
@@ -75,7 +75,7 @@ impl Slots {
         }
     }
 
-    /// A slot, unless all are taken.
+    /// Takes a slot. Returns `None`, and counts a refused connection, if all are taken.
     fn take(&self) -> Option<ConnectionSlot> {
         let permit = Arc::clone(&self.semaphore).try_acquire_owned();
         if permit.is_err() {

@@ -29,7 +29,7 @@ pub struct ServerOptions {
     pub rates: RateOptions,
     /// Maximum number of topics, groups and members with metric labels of their own; the rest is summed under `_other`.
     pub metrics_labels_max: usize,
-    /// Maximum size of an event's payload. Must be the backend's limit.
+    /// Maximum size of an event's payload. Must be the same as the backend's limit.
     pub max_payload_bytes: usize,
     /// Offer message compression to WebSocket clients (permessage-deflate).
     pub has_permessage_deflate: bool,
@@ -85,9 +85,9 @@ pub struct ConnectionLimits {
 /// Rate limits of connections; `None` means unlimited. Rates of topics are settings of the topics (`publish_rate`).
 #[derive(Clone, Debug, Default)]
 pub struct RateOptions {
-    /// Events that one connection may publish.
+    /// Events that one connection may publish. Events over the rate are refused.
     pub connection_publish: Option<Rate>,
-    /// Events that one connection is sent; further ones wait.
+    /// Events that are sent on one connection. Events over the rate wait.
     pub connection_deliver: Option<Rate>,
 }
 

@@ -9,8 +9,9 @@ use tokio::sync::OwnedSemaphorePermit;
 /// The two ends of a client's connection. For a relayed connection: the client, and the follower that accepted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ends {
-    /// The client.
+    /// The client's address.
     pub(crate) remote: SocketAddr,
+    /// The address that the client connected to.
     pub(crate) local: SocketAddr,
     /// Whether the client uses TLS.
     pub(crate) is_tls: bool,
@@ -20,8 +21,9 @@ pub(crate) struct Ends {
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) ends: Ends,
-    /// Whether a follower relays this connection. The follower keeps serving the client when this process stops.
+    /// Whether a follower relays this connection. When this process stops, the client can connect to that follower again.
     pub(crate) is_relayed: bool,
+    /// The publish rate of the connection.
     pub(crate) rate: ConnectionRate,
     /// Released when the last reference to the connection is dropped.
     pub(crate) _slot: ConnectionSlot,
@@ -31,6 +33,7 @@ pub(crate) struct Peer {
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot {
     _permit: OwnedSemaphorePermit,
+    /// The number of open connections.
     count: Arc<AtomicU64>,
 }
 

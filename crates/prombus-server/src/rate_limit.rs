@@ -9,14 +9,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Above this number of buckets of topics, full ones are dropped: a new bucket is full too, so nothing is lost.
+/// At this number of buckets of topics, the full ones are dropped before another is added. A new bucket is full too, so nothing
+/// changes for the topics of the dropped buckets.
 const TOPIC_BUCKETS_MAX: usize = 10_000;
 
 /// A token bucket. It has no clock: the caller passes the time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TokenBucket {
     rate: Rate,
+    /// The tokens at `at_ms`; negative after a debt.
     tokens: f64,
+    /// The time of the last refill, on the steady clock.
     at_ms: u64,
 }
 
@@ -26,7 +29,7 @@ pub(crate) struct TokenBucket {
 pub(crate) struct RateLimited {
     /// Whose rate: `connection` or `topic`.
     pub(crate) what: &'static str,
-    /// When a retry can succeed.
+    /// After how many milliseconds a retry can succeed.
     pub(crate) retry_after_ms: u64,
 }
 
@@ -41,7 +44,8 @@ impl TokenBucket {
         self.at_ms = self.at_ms.max(now_ms);
     }
 
-    /// How long until `count` tokens may be taken; zero if now. A full bucket allows more than it holds: the rest becomes a debt.
+    /// How long until `count` tokens may be taken; zero if now. A full bucket allows any count, even one above its size: the missing
+    /// tokens become a debt.
     pub(crate) fn wait_ms(&mut self, count: u32, now_ms: u64) -> u64 {
         self.refill(now_ms);
         let missing = f64::from(count).min(self.rate.burst) - self.tokens;
@@ -69,7 +73,7 @@ impl TokenBucket {
     }
 }
 
-/// The publish rate of a connection.
+/// The publish rate of a connection: its bucket, or none if the rate is not limited.
 #[derive(Debug)]
 pub(crate) struct ConnectionRate {
     bucket: Option<Mutex<TokenBucket>>,
@@ -78,18 +82,23 @@ pub(crate) struct ConnectionRate {
 /// The rate limits of a server.
 pub(crate) struct Rates {
     options: RateOptions,
+    /// The buckets of topics that have a publish rate.
     topics: Mutex<HashMap<String, TokenBucket>>,
-    /// The publish rates of topics, as of `rules_version` of the backend's settings.
+    /// The publish rates of topics, as of `rules_version`. The first pattern that matches a topic applies.
     rules: RwLock<Vec<(Pattern, Option<Rate>)>>,
+    /// The version of the backend's settings from which `rules` were copied.
     rules_version: AtomicU64,
+    /// Whether any of the `rules` has a rate.
     has_rules: AtomicBool,
     refusals: Arc<RateRefusals>,
 }
 
-/// Number of refused publishes.
+/// Number of events that were refused because a rate was exceeded.
 #[derive(Debug, Default)]
 pub(crate) struct RateRefusals {
+    /// Because of the rate of a connection.
     connection: AtomicU64,
+    /// Because of the rate of a topic.
     topic: AtomicU64,
 }
 
@@ -116,7 +125,8 @@ impl Rates {
         self.options.connection_deliver.map(|rate| TokenBucket::new(rate, steady_ms()))
     }
 
-    /// Takes the tokens for `count` events, or none if there are too few.
+    /// Takes the tokens for `count` events from the bucket of the connection and that of the topic. If one of them has too few,
+    /// takes none.
     pub(crate) fn take_publish(
         &self,
         backend: &dyn Backend,
@@ -160,7 +170,7 @@ impl Rates {
         Ok(())
     }
 
-    /// Applies changed settings of topics.
+    /// Copies the publish rates from the backend, if the settings of topics have changed.
     fn refresh(&self, backend: &dyn Backend) {
         let version = backend.settings_version();
         if self.rules_version.load(Ordering::Acquire) == version {
@@ -187,7 +197,7 @@ impl Rates {
         of_topic.and_then(|(_, rate)| *rate)
     }
 
-    /// Number of publishes refused because of a connection's rate, and because of a topic's rate.
+    /// Number of events refused because of a connection's rate, and because of a topic's rate.
     pub(crate) fn refusals(&self) -> (u64, u64) {
         let RateRefusals { connection, topic } = &*self.refusals;
         (connection.load(Ordering::Relaxed), topic.load(Ordering::Relaxed))

@@ -30,7 +30,7 @@ pub struct Server {
 
 /// The store of the server.
 enum Serving {
-    /// A backend of its own, from start to end.
+    /// A store of its own: the same backend from start to end.
     One { gateway: Arc<Gateway>, stop: StopSender },
     /// A shared store: a backend while this process leads, and a relay to the leader otherwise.
     Shared(SharedGateway),
@@ -68,7 +68,7 @@ impl Server {
         Ok(Self { listeners, serving: Serving::Shared(shared), connections_max })
     }
 
-    /// The addresses that it listens on, with the ports that the system chose.
+    /// The addresses that it listens on. A port 0 of the options is replaced by the port that the system chose.
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.listeners.addresses
     }

@@ -1,7 +1,8 @@
 //! A gateway: a server that shares its store with others. It serves the store while it leads, and relays to the leader otherwise.
 //!
-//! The role at the time of a connection's first bytes decides how it is handled. A leader first looks for the preface of a
-//! relayed connection; a follower closes such a connection, so that no connection is relayed twice.
+//! The role at the time of a connection's first bytes decides how the connection is handled. A connection that begins with a
+//! preface was relayed by a follower: a leader checks the preface and serves it; a follower closes it, so that no connection is
+//! relayed twice.
 
 mod destination;
 mod duty;

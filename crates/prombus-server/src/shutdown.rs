@@ -32,7 +32,7 @@ impl Stopping {
         self.receiver.borrow().is_some()
     }
 
-    /// Why serving stops. Meaningful only after [`is_stopping`](Self::is_stopping).
+    /// Why serving stops. Meaningful only if [`is_stopping`](Self::is_stopping).
     pub(crate) fn reason(&self) -> StopReason {
         self.receiver.borrow().unwrap_or(StopReason::Shutdown)
     }

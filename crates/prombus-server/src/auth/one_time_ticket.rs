@@ -14,8 +14,11 @@ use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
 
+/// Number of random bytes in a ticket.
 const TICKET_BYTES: usize = 32;
+/// How long a ticket can be used.
 const LIFE_MS: i64 = 30_000;
+/// Maximum number of tickets that were issued in the last 30 s, used or not.
 const MAX_TICKETS: usize = 10_000;
 
 /// No ticket can be issued now.
@@ -31,7 +34,8 @@ pub(crate) struct OneTimeTickets(Mutex<OpenTickets>);
 struct OpenTickets {
     /// By hash, so that the time of a lookup reveals nothing about other tickets.
     by_hash: HashMap<[u8; 32], OpenTicket>,
-    /// In the order in which they were issued. A used ticket stays here, and counts, until it would have expired.
+    /// When each ticket ends, and its hash, in the order in which they were issued. A used ticket stays here, and counts against
+    /// [`MAX_TICKETS`], until it would have expired.
     oldest_first: VecDeque<(i64, [u8; 32])>,
 }
 
@@ -71,7 +75,7 @@ impl OneTimeTickets {
         Ok(ticket)
     }
 
-    /// The owner of the ticket, which cannot be used again.
+    /// The owner of the ticket, or `None` if it is unknown, used or expired. The ticket cannot be used again.
     pub(crate) fn redeem(&self, ticket: &str, now_ms: i64) -> Option<Arc<Principal>> {
         let found = self.0.lock().by_hash.remove(&sha256(ticket.as_bytes()))?;
         let is_good = now_ms < found.ends_ms && !found.principal.is_expired(now_ms);

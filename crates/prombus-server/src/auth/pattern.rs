@@ -63,8 +63,9 @@ enum Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Read {
     Nothing,
-    /// `dlq`, among [`Kind::Events`]: nothing may follow.
+    /// The topic `dlq`, among [`Kind::Events`]: no segment may follow, because topics of this kind do not begin with `dlq.`.
     All,
+    /// At least one segment. More may follow.
     Some,
 }
 
@@ -201,7 +202,9 @@ impl<'a> Segments<'a> {
 /// A set of states of a pattern's automaton: a bit for each segment, and the end. A pattern has at most 128 segments.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Positions {
+    /// The bits of the segments.
     at: u128,
+    /// Whether the end of the pattern is in the set.
     has_end: bool,
 }
 
@@ -209,9 +212,9 @@ struct Positions {
 struct Table<'a> {
     /// Each name of the pattern, with the segments that accept it, including `*` but not `**`.
     names: Vec<(&'a str, u128)>,
-    /// `*`.
+    /// The segments that are `*`.
     one: u128,
-    /// `**`.
+    /// The segments that are `**`.
     any: u128,
     /// All segments.
     all: u128,
@@ -259,7 +262,7 @@ impl<'a> Table<'a> {
         self.skip_any(((moved << 1) & self.all) | (from.at & self.any), moved & self.last != 0)
     }
 
-    /// Whether every continuation matches, because a `**` at the end was reached.
+    /// Whether the pattern matches however the topic continues, because a `**` at its end was reached.
     fn ends_always(&self, positions: Positions) -> bool {
         positions.at & self.any & self.last != 0
     }

@@ -10,9 +10,11 @@ use std::sync::{Arc, LazyLock};
 /// The owner of a token. Both scopes and rules must allow an action; everything else is denied.
 #[derive(Clone, Debug)]
 pub struct Principal {
+    /// The token's name, or the JWT's `sub`.
     name: String,
     /// `None`: no auth is configured, everything is allowed.
     grants: Option<Grants>,
+    /// When the principal expires, in ms since 1970; `None` if it never does.
     expires_ms: Option<i64>,
     /// The fingerprint of the token, or of the key that verified the JWT.
     fingerprint: Fingerprint,
@@ -52,7 +54,7 @@ impl Principal {
         &self.name
     }
 
-    /// When the token expires, including the leeway, in ms since 1970.
+    /// When the principal expires, in ms since 1970: the JWT's `exp` plus the leeway. `None` for a static token.
     pub fn expires_ms(&self) -> Option<i64> {
         self.expires_ms
     }

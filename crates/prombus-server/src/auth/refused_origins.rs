@@ -15,8 +15,11 @@ pub(super) struct RefusedOrigins {
 /// The log line for a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
+    /// Names the origin.
     Origin,
+    /// Says that further origins are not logged.
     NoMoreNames,
+    /// No line: the origin was already logged, or too many were.
     Nothing,
 }
 

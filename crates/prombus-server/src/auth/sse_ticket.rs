@@ -1,8 +1,8 @@
 //! Tickets for one subscription, which also work for reconnects.
 //!
 //! A browser's `EventSource` reconnects by itself, to the same URL, so a one-time ticket would fail there. A ticket of this kind
-//! works for one subscription (a topic or pattern with its query) for 24 hours. Its first use must come within 30 s and works
-//! once. Every later use must have the header `Last-Event-ID`, which an `EventSource` sends when it reconnects.
+//! works for one subscription (a topic or pattern with its query) for 24 hours. It must be used for the first time within 30 s,
+//! without the header `Last-Event-ID`. Every later use must have this header, which an `EventSource` sends when it reconnects.
 //!
 //! Tickets are not stored. A ticket contains its owner and is signed with a key that is in the store, so it survives restarts.
 //! Only the process that issued a ticket knows whether it was used; after a restart a ticket works only for reconnects.
@@ -28,7 +28,8 @@ pub(crate) const FIRST_USE_MS: i64 = 30_000;
 pub(crate) const LIFE_MS: i64 = 24 * 3_600_000;
 /// Size of the key.
 pub(crate) const KEY_BYTES: usize = 32;
-/// Maximum number of remembered uses. Beyond it, the oldest tickets are treated like those of another process.
+/// Maximum number of used tickets that are remembered. Tickets that had to be forgotten, and all older ones, are treated like
+/// tickets of another process.
 const MAX_USED: usize = 100_000;
 /// Distinguishes these tickets from one-time tickets.
 const PREFIX: &str = "s1.";
@@ -62,7 +63,7 @@ pub(crate) struct NoRandomness;
 pub(crate) struct TicketScope(u128);
 
 impl TicketScope {
-    /// The order of different names does not matter; the order of the values of one name does.
+    /// The order of the query's names does not matter. The order of several values of the same name does.
     pub(crate) fn new<'a>(topic: &str, query: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let mut pairs: Vec<_> = query.filter(|(name, _)| *name != "ticket").collect();
         pairs.sort_by_key(|(name, _)| *name);
@@ -77,16 +78,18 @@ impl TicketScope {
 struct TicketContent {
     /// Identifies the ticket.
     number: u128,
-    /// The process that issued it.
+    /// A random number, which identifies the process that issued the ticket.
     maker: u64,
+    /// When it was issued.
     made_ms: i64,
+    /// The [`TicketScope`].
     subscription: u128,
     owner: TicketOwner,
 }
 
 /// Issues and redeems tickets.
 pub(crate) struct SseTickets {
-    /// This process.
+    /// A random number, which identifies this process.
     maker: u64,
     used: Mutex<Used>,
 }
@@ -97,7 +100,8 @@ struct Used {
     numbers: HashSet<u128>,
     /// In the order of their first uses, with the time at which each was issued.
     order: VecDeque<(i64, u128)>,
-    /// Some tickets that were issued up to this time were forgotten.
+    /// The latest time at which a forgotten ticket was issued. Of tickets issued up to this time, it is not known whether they were
+    /// used.
     forgotten_ms: i64,
 }
 

@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 /// The token with which a ticket was issued.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct TicketOwner {
+    /// The token's name, or the JWT's `sub`.
     pub(super) name: String,
+    /// The fingerprint of the token, or of the key that verified the JWT.
     pub(super) print: Fingerprint,
     /// For a JWT: its `subscribe` scopes. A static token has the scopes of the configuration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

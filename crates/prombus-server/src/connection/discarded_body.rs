@@ -20,7 +20,9 @@ const DISCARD_PATIENCE: Duration = Duration::from_secs(2);
 
 struct Shared {
     body: Incoming,
-    is_touched: bool,
+    /// Whether the handler has started to read the body. hyper then sends `100 Continue`.
+    has_started: bool,
+    /// Whether the body has ended or failed.
     is_over: bool,
 }
 
@@ -33,14 +35,14 @@ pub(crate) struct Leftover(Arc<Mutex<Shared>>);
 impl RequestBody {
     pub(crate) fn new(body: Incoming) -> (Self, Leftover) {
         let is_over = body.is_end_stream();
-        let shared = Arc::new(Mutex::new(Shared { body, is_touched: false, is_over }));
+        let shared = Arc::new(Mutex::new(Shared { body, has_started: false, is_over }));
         (Self(Arc::clone(&shared)), Leftover(shared))
     }
 }
 
 impl Shared {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        self.is_touched = true;
+        self.has_started = true;
         let polled = Pin::new(&mut self.body).poll_frame(context);
         self.is_over |= matches!(polled, Poll::Ready(None | Some(Err(_))));
         polled
@@ -68,7 +70,8 @@ impl Body for RequestBody {
 }
 
 impl Leftover {
-    /// Reads and discards the rest. A client that still waits for `100 Continue` sends no body, so nothing is read.
+    /// Reads and discards the rest. `waits_for_continue`: the client sends its body only after `100 Continue`. If the handler has
+    /// not started to read, that client sends no body, so nothing is read here.
     pub(crate) async fn discard(self, waits_for_continue: bool) {
         let mut read_bytes = 0;
         let discarding = poll_fn(|context| {
@@ -82,7 +85,7 @@ impl Leftover {
             }
             Poll::Ready(())
         });
-        if !waits_for_continue || self.0.lock().is_touched {
+        if !waits_for_continue || self.0.lock().has_started {
             let _ = tokio::time::timeout(DISCARD_PATIENCE, discarding).await;
         }
     }

@@ -37,7 +37,7 @@ where
         }
     });
     let mut http = hyper::server::conn::http1::Builder::new();
-    // `TimedSocket` has the timers.
+    // `TimedSocket` enforces the time limits instead.
     http.header_read_timeout(None).max_buf_size(HEAD_BYTES_MAX).half_close(true).keep_alive(false);
     if let Err(error) = http.serve_connection(socket, service).await {
         tracing::debug!("a response was not sent: {error}");

@@ -24,7 +24,7 @@ pub(super) fn json<T: Serialize>(value: &T) -> Answered {
     Ok(typed("application/json", Body::from(json)))
 }
 
-/// The result of an operation, with the unknown names in the request.
+/// The result of an operation as JSON, with the unknown names in the request.
 pub(super) fn done<T: Serialize>(value: &T, ignored: &IgnoredNames) -> Answered {
     #[derive(Serialize)]
     struct Done<'a, T> {

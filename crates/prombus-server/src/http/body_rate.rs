@@ -10,7 +10,9 @@ const WINDOW: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct BodyRate {
     min_bytes_per_second: u64,
+    /// Waiting time in the current window.
     waited: Duration,
+    /// Bytes that arrived in the current window.
     bytes: u64,
 }
 

@@ -15,7 +15,9 @@ use tokio::time::{Instant, sleep};
 
 /// How long a response keeps trying to read unreadable events before it is aborted.
 const UNREADABLE_WAIT: Duration = Duration::from_secs(30);
+/// The pause after the first failed read. It doubles after each further failure.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
+/// The longest pause between two reads.
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// Reads events forward from a position.
@@ -29,17 +31,19 @@ pub(super) enum ReaderKind {
     Pattern(PatternReader),
 }
 
-/// Whether a reader of a pattern ends at the event that is newest at the start, or follows new events.
+/// Where a reader of a pattern ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Until {
+    /// At the event that is the newest when the reader is opened.
     Now,
+    /// Never: it follows new events until the caller stops reading.
     Stopped,
 }
 
 /// Events that were read together.
 pub(super) struct ReadEvents {
     pub(super) events: EventBatch,
-    /// For a pattern: the position after each event. Empty for a topic.
+    /// For a pattern: the position after each of the `events`. Empty for a topic.
     places: Vec<BusPosition>,
     /// The filter that [`wanted`](Self::wanted) applies.
     filter: Option<Arc<Filter>>,
@@ -99,8 +103,8 @@ impl EventReader {
         matches!(self.kind, ReaderKind::Pattern(_))
     }
 
-    /// Whether it may advance its position without returning events.
-    pub(super) fn has_filter(&self) -> bool {
+    /// Whether the position may advance without events being returned: because of a filter, or because it reads a pattern.
+    pub(super) fn may_skip_events(&self) -> bool {
         self.is_pattern() || self.filter.is_some()
     }
 
@@ -175,6 +179,7 @@ impl EventReader {
         }
     }
 
+    /// Combines events that were read from this reader with its filter.
     pub(super) fn taken(&self, events: EventBatch, places: Vec<BusPosition>, has_more: bool) -> ReadEvents {
         ReadEvents { events, places, filter: self.filter.clone(), has_more }
     }

@@ -17,10 +17,14 @@ struct Export {
     reader: EventReader,
     /// For a topic: the export ends before this seq.
     end_seq: u64,
+    /// The range of `ts`.
     range: RangeInclusive<i64>,
     format: Format,
+    /// Whether the start of the response was written.
     has_begun: bool,
+    /// Whether the end of the response was written.
     is_done: bool,
+    /// Whether no event was written yet.
     is_first: bool,
 }
 

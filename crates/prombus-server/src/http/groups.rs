@@ -18,7 +18,7 @@ const INFOS_AT_ONCE: usize = 16;
 #[derive(Serialize)]
 struct Groups {
     groups: Vec<GroupView>,
-    /// Where the next page starts; `None` on the last page.
+    /// The last group on this page, after which the next page starts; `None` on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
 }
@@ -155,7 +155,8 @@ pub(super) async fn groups(call: Call) -> Answered {
     answer::json(&Groups { groups: groups.into_iter().map(GroupView::from).collect(), next })
 }
 
-/// Where the next page starts: subscription and group, separated by a slash, which subscriptions cannot contain.
+/// Parses the parameter `next`, the last group of the previous page: subscription and group, separated by a slash, which
+/// subscriptions cannot contain.
 fn place_of(next: &str) -> Result<(String, String), ApiError> {
     match next.split_once('/') {
         Some((topic, group)) => Ok((topic.to_owned(), group.to_owned())),

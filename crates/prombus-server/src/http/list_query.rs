@@ -11,7 +11,7 @@ pub(super) const NAMES_AT_ONCE: usize = 1_000;
 /// The requested part of a list.
 pub(super) struct ListQuery<'a> {
     pub(super) prefix: &'a str,
-    /// Where the previous page ended.
+    /// The last name on the previous page; `None` for the first page.
     pub(super) next: Option<&'a str>,
     pub(super) limit: usize,
 }

@@ -7,6 +7,7 @@ use prombus_protocol::ErrorCode;
 pub(super) struct NdjsonLines {
     /// The start of the incomplete line.
     rest: Vec<u8>,
+    /// How many lines were completed.
     number: usize,
     line_bytes_max: usize,
 }

@@ -6,8 +6,8 @@ use std::future::poll_fn;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// How long to wait while more events with the newest commit time may still be committed: these events are not returned yet, so
-/// that the order by commit time holds.
+/// How long to wait for events that are stored but not returned yet ([`More::Soon`]): other events with the same commit time may
+/// still be committed, and events are returned in the order of their commit times.
 const SOON: Duration = Duration::from_millis(1);
 
 /// A position in the sequence that moves forward.
@@ -15,6 +15,7 @@ pub(super) struct PatternReader {
     pub(super) client: StreamClient,
     /// `None` while a read runs: its future owns the reader.
     reader: Option<Box<dyn MergedReader>>,
+    /// When the last read expects more events.
     more: More,
 }
 

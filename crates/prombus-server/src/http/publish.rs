@@ -29,7 +29,9 @@ struct Intake {
     topic: Topic,
     /// Options from the query and the headers. They apply to every event that does not set its own.
     defaults: PublishOptions,
+    /// Whether each event is a whole record, not only a payload.
     is_envelope: bool,
+    /// The `Idempotency-Key` of the request.
     key: Option<Uuid>,
     /// Unknown names in the query and in records.
     ignored: IgnoredNames,

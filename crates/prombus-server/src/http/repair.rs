@@ -26,7 +26,9 @@ struct Range {
     first_seq: u64,
     last_seq: u64,
     file: String,
+    /// The unreadable places in the file: for each the first byte, and the byte after the last.
     bytes: Vec<(u64, u64)>,
+    /// When the events were found to be unreadable, in ms since 1970.
     since_ms: i64,
     error: String,
 }

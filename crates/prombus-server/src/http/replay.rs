@@ -24,9 +24,11 @@ struct Replay {
     reverse: Option<ReverseReader>,
     /// Events outside this time range are skipped.
     times: RangeInclusive<i64>,
+    /// How many more events the page may contain.
     left: u64,
+    /// How many events the page contains so far.
     count: u64,
-    /// The position after the last event of the page so far.
+    /// The position after the last event that the page contains so far.
     last: Option<String>,
     phase: ReplayPhase,
     /// The page ends early, before an event that is unreadable at the moment.
@@ -147,7 +149,7 @@ impl ResponsePieces for Replay {
 }
 
 impl Replay {
-    /// Moves to the start of the last page: the newest events, up to the limit.
+    /// Moves to the start of the last page, which contains the newest events, up to the limit.
     async fn go_to_last(&mut self, mut reverse: ReverseReader) -> Result<(), StreamError> {
         let mut left = self.left;
         loop {
@@ -237,7 +239,7 @@ impl Replay {
         Ok(true)
     }
 
-    /// Whether events follow a full page.
+    /// Whether more events follow after a full page. An unreadable event counts.
     async fn has_more(&mut self) -> Result<bool, StreamError> {
         let read = match (&mut self.reverse, &mut self.reader.kind) {
             (Some(reverse), ReaderKind::Topic(topic_reader)) => loop {

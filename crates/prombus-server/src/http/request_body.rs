@@ -25,9 +25,13 @@ pub(super) struct BodyReader {
     decoder: Option<BodyDecoder>,
     /// Received bytes that are not decompressed yet.
     compressed: Bytes,
+    /// Maximum size of the body, both as the client sends it and decompressed.
     limit_bytes: usize,
+    /// Bytes that have arrived, as the client sent them.
     received_bytes: usize,
+    /// Bytes that were returned, after decompression.
     read_bytes: usize,
+    /// How long the next piece may take.
     pause_max: Duration,
     rate: BodyRate,
 }
@@ -142,6 +146,7 @@ fn too_large(limit_bytes: usize) -> ApiError {
 pub(super) struct HeldBytes {
     gateway: Arc<Gateway>,
     share: Share,
+    /// The size of `share`.
     bytes: usize,
 }
 
@@ -150,7 +155,7 @@ impl HeldBytes {
         Self { gateway: Arc::clone(gateway), share: Share::default(), bytes: 0 }
     }
 
-    /// Waits for room in the budget. Nothing is read from the client meanwhile.
+    /// Reserves memory for `bytes` in total. Waits for room in the budget; nothing is read from the client meanwhile.
     pub(super) async fn grow_to(&mut self, bytes: usize) -> Result<(), ApiError> {
         let wanted = bytes.saturating_sub(FREE_BYTES);
         if wanted <= self.bytes {

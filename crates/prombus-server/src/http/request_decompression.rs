@@ -16,6 +16,7 @@ use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer};
 const GZIP_INPUT_BYTES: usize = 1024;
 /// Maximum output of one zstd step.
 const ZSTD_OUTPUT_BYTES: usize = 64 * 1024;
+/// The base-2 logarithm of the largest allowed window: 8 MiB.
 const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 
 /// Decompresses one body.
@@ -28,6 +29,7 @@ pub(super) struct ZstdDecoder {
     context: DCtx<'static>,
     /// The last output filled its buffer, so there may be more output without further input.
     may_have_more: bool,
+    /// The current zstd frame is incomplete.
     is_in_frame: bool,
 }
 

@@ -14,8 +14,9 @@ const SPARSE_BYTES: usize = CHUNK.bytes / 4;
 pub(super) struct ReverseReader {
     /// The next window ends before this seq.
     before_seq: u64,
-    /// Reading ends at this seq.
+    /// The lowest seq that is read.
     first_seq: u64,
+    /// Number of seqs in the next window.
     window_seqs: u64,
 }
 
@@ -31,12 +32,12 @@ impl ReverseReader {
         Self { before_seq, first_seq, window_seqs: FIRST_SEQS }
     }
 
-    /// Continues before this seq.
+    /// Lets the next window end before this seq.
     pub(super) fn go_below(&mut self, seq: u64) {
         self.before_seq = seq;
     }
 
-    /// Every seq from this one up was read.
+    /// The lowest seq that was read: the next window ends before it.
     pub(super) fn before_seq(&self) -> u64 {
         self.before_seq
     }

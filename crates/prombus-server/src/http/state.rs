@@ -84,7 +84,7 @@ pub(super) async fn all(call: Call) -> Answered {
     list.into_answer(&call.headers)
 }
 
-/// Where a list continues: after which seq, and the position of its first page.
+/// Where a list continues: after `after_seq`. `position` is the position of the first page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cursor {
     after_seq: u64,
@@ -116,12 +116,17 @@ struct List {
     topic_reader: TopicReader,
     query: LatestQuery,
     position: Option<EventPosition>,
+    /// Whether the response is NDJSON, not a JSON object.
     is_lines: bool,
+    /// How many more events the response may contain.
     left: u64,
+    /// How many events the response contains so far.
     count: u64,
     /// The first page, which is read before the response begins.
     first: Option<LatestPage>,
+    /// Whether the start of the response was written.
     has_begun: bool,
+    /// Whether the end of the response was written.
     is_done: bool,
 }
 

@@ -29,6 +29,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 struct Tail {
     reader: EventReader,
+    /// Whether the start of the stream was written.
     has_begun: bool,
     /// When the token expires.
     until: Option<Instant>,
@@ -146,7 +147,7 @@ impl Tail {
 
     /// With a filter, a keep-alive contains the position, so that a client that reconnects skips the filtered events.
     fn keep_alive(&self) -> Bytes {
-        if !self.reader.has_filter() {
+        if !self.reader.may_skip_events() {
             return Bytes::from_static(b": keep-alive\n\n");
         }
         format!(": keep-alive\nid: {}\n\n", self.reader.position()).into()

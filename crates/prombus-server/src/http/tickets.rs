@@ -42,8 +42,9 @@ enum WantedQuery {
 #[derive(Serialize)]
 struct TicketView {
     ticket: String,
+    /// How long until the first use.
     expires_in_ms: u64,
-    /// How long it may be used for reconnects.
+    /// How long the ticket may be used for reconnects.
     #[serde(skip_serializing_if = "Option::is_none")]
     reconnect_ms: Option<i64>,
 }

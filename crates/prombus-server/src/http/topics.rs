@@ -30,8 +30,9 @@ const OPTIONS: Shape = Shape::flat(&[
 #[derive(Serialize)]
 struct Topics {
     topics: Vec<TopicView>,
+    /// Bytes of the whole store.
     bytes: u64,
-    /// Where the next page starts; `None` on the last page.
+    /// The last topic on this page, after which the next page starts; `None` on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
 }
@@ -45,6 +46,7 @@ struct TopicView {
     bytes: u64,
     groups: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
+    /// The settings that apply to the topic.
     settings: Option<TopicSettings>,
     #[serde(skip_serializing_if = "Option::is_none")]
     set: Option<TopicOptions>,

@@ -1,4 +1,4 @@
-//! The figures that only the server knows, counted in atomics; per subscription, not per connection.
+//! The figures that only the server knows, counted in atomics. Deliveries are counted per topic and group, not per connection.
 
 use super::label_cap::OTHER;
 use parking_lot::Mutex;
@@ -12,14 +12,19 @@ const MS_BOUNDS: &[f64] = &[1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 100
 
 /// The counters of the server.
 pub(crate) struct Metrics {
+    /// The option `metrics_labels_max`.
     pub(super) labels_max: usize,
+    /// Open WebSockets.
     pub(crate) ws_connections: AtomicU64,
     /// WebSockets that were closed because the client did not read.
     pub(crate) ws_stalled: AtomicU64,
     /// WebSockets that were closed because the client did not respond to a ping.
     pub(crate) ws_silent: AtomicU64,
+    /// Open connections of all kinds.
     pub(crate) connections: Arc<AtomicU64>,
+    /// Connections that were refused because of `max_connections`.
     pub(crate) connections_refused: AtomicU64,
+    /// By topic and group.
     subscriptions: Mutex<HashMap<(String, String), Arc<SubscriptionMetrics>>>,
 }
 
@@ -27,9 +32,9 @@ pub(crate) struct Metrics {
 pub(crate) struct SubscriptionMetrics {
     /// Duration of pulls that returned deliveries.
     pub(crate) poll_duration_ms: Histogram,
-    /// From sending an event to its ack or nack.
+    /// Time from sending an event to its ack or nack.
     pub(crate) handler_duration_ms: Histogram,
-    /// From the event's time to its ack.
+    /// Time from the event's `ts` to its ack.
     pub(crate) latency_ms: Histogram,
 }
 
@@ -56,7 +61,7 @@ impl Metrics {
         }
     }
 
-    /// The counters of a subscription.
+    /// The counters of a topic and group; those of `_other` if `labels_max` pairs have counters.
     pub(crate) fn subscription(&self, topic: &str, group: &str) -> Arc<SubscriptionMetrics> {
         let mut subscriptions = self.subscriptions.lock();
         let mut key = (topic.to_owned(), group.to_owned());
@@ -70,7 +75,7 @@ impl Metrics {
         self.subscriptions.lock().iter().map(|(key, it)| (key.clone(), Arc::clone(it))).collect()
     }
 
-    /// Drops the counters of subscriptions without connections whose group no longer exists.
+    /// Drops the counters of each topic and group that no connection is subscribed to, if the group no longer exists.
     pub(super) fn forget_missing(&self, figures: &Figures) {
         let kept: HashSet<(&str, &str)> =
             figures.groups.iter().map(|it| (it.topic.as_str(), it.group.as_str())).collect();

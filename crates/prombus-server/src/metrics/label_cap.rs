@@ -3,10 +3,10 @@
 
 use prombus::{GroupFigures, TopicFigures};
 
-/// The label of the sum of the rest.
+/// The label of the row that sums the topics, groups or members without a label of their own.
 pub(super) const OTHER: &str = "_other";
 
-/// The number of events of each topic. The busiest topics get the labels.
+/// The number of published events of each topic. The `labels_max` topics with the most events get labels of their own.
 pub(super) fn topics(topics: &[TopicFigures], labels_max: usize) -> Vec<(&str, u64)> {
     let mut topics: Vec<_> = topics.iter().map(|it| (it.topic.as_str(), it.published)).collect();
     topics.sort_by_key(|&(_, published)| std::cmp::Reverse(published));
@@ -56,7 +56,8 @@ pub(super) fn groups(groups: &[GroupFigures], labels_max: usize) -> Vec<GroupRow
 /// Labels of a member's row: topic, group, member.
 type MemberLabels<'a> = [(&'static str, &'a str); 3];
 
-/// The deliveries in flight of each member. Members choose their names, so the names have a cap of their own.
+/// The deliveries in flight for each member name. Clients choose these names, so they are limited separately: to `labels_max` in
+/// all groups together.
 pub(super) fn members(groups: &[GroupFigures], labels_max: usize) -> Vec<(MemberLabels<'_>, u64)> {
     let members = groups.iter().flat_map(|group| {
         group.by_name.iter().map(move |(name, &in_flight)| {

@@ -1,4 +1,4 @@
-//! Formats the figures of the backend and the server as text.
+//! Formats the figures of the backend and the server in the Prometheus text format.
 
 use super::counters::{Metrics, SubscriptionMetrics};
 use super::label_cap;
@@ -29,7 +29,7 @@ pub(crate) fn render(
     text.family(
         "rate_limited_total",
         FamilyKind::Counter,
-        "Publishes refused because a rate was exceeded, by scope.",
+        "Events refused because a publish rate was exceeded, by scope.",
     );
     text.sample(&[("scope", "connection")], of_connections);
     text.sample(&[("scope", "topic")], of_topics);

@@ -14,8 +14,11 @@ pub(crate) struct SharedStoreMetrics {
     takeovers: Arc<AtomicU64>,
     /// Whether the follower's last probe reached the leader.
     pub(crate) is_leader_reached: AtomicBool,
+    /// Connections that are relayed at the moment.
     relayed_now: AtomicU64,
-    relayed: AtomicU64,
+    /// All connections that were relayed since the process started.
+    relayed_total: AtomicU64,
+    /// Connections that were closed because their relay preface was refused.
     pub(crate) refused_prefaces: AtomicU64,
 }
 
@@ -31,14 +34,14 @@ impl SharedStoreMetrics {
             takeovers: Arc::clone(takeovers),
             is_leader_reached: AtomicBool::new(false),
             relayed_now: AtomicU64::new(0),
-            relayed: AtomicU64::new(0),
+            relayed_total: AtomicU64::new(0),
             refused_prefaces: AtomicU64::new(0),
         }
     }
 
     pub(crate) fn relayed(self: &Arc<Self>) -> RelayedConnection {
         self.relayed_now.fetch_add(1, Ordering::Relaxed);
-        self.relayed.fetch_add(1, Ordering::Relaxed);
+        self.relayed_total.fetch_add(1, Ordering::Relaxed);
         RelayedConnection(Arc::clone(self))
     }
 
@@ -76,7 +79,7 @@ impl SharedStoreMetrics {
             FamilyKind::Counter,
             "Connections that were relayed to a leader.",
         );
-        text.sample(&[], load(&self.relayed));
+        text.sample(&[], load(&self.relayed_total));
         text.family(
             "prombus_relay_prefaces_refused_total",
             FamilyKind::Counter,

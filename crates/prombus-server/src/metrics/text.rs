@@ -15,6 +15,7 @@ pub(super) enum FamilyKind {
 #[derive(Default)]
 pub(super) struct MetricsText {
     text: String,
+    /// The name of the current family.
     name: &'static str,
 }
 

@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 /// Size of one read.
 const PIECE_BYTES: usize = 4 * 1024;
-/// The same maximum as in hyper.
+/// Maximum number of headers: the same as in hyper, which parses the request at the leader.
 const HEADERS_MAX: usize = 100;
 
 /// The first request of a connection.
@@ -62,7 +62,7 @@ impl FirstRequest {
     }
 }
 
-/// The size of the head, if it is complete. The first `searched` bytes do not contain the whole head.
+/// The size of the head, if it is complete. The caller knows that the first `searched` bytes do not contain the whole head.
 fn end_of_head(read: &[u8], searched: usize) -> Option<usize> {
     let from = searched.saturating_sub(3);
     let ends = read[from..].iter().enumerate().filter(|(_, byte)| **byte == b'\n');

@@ -2,15 +2,18 @@
 
 /// Maximum size of a frame header.
 const HEADER_BYTES_MAX: usize = 14;
+/// The opcode of a close frame.
 const CLOSE: u8 = 8;
 
 /// The position in a stream of frames.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FrameBoundaries {
-    /// An incomplete header.
+    /// The bytes of an incomplete header, of which the first `header_bytes` have arrived.
     header: [u8; HEADER_BYTES_MAX],
     header_bytes: usize,
+    /// Bytes of the current frame's payload that have not arrived.
     payload_left: u64,
+    /// Whether the header of a close frame has arrived.
     has_close: bool,
 }
 
@@ -20,7 +23,7 @@ impl FrameBoundaries {
         self.header_bytes == 0 && self.payload_left == 0
     }
 
-    /// Whether a close frame has begun: nothing may follow it.
+    /// Whether the header of a close frame has arrived. No frame may follow a close frame.
     pub(super) fn has_close(&self) -> bool {
         self.has_close
     }
@@ -33,7 +36,7 @@ impl FrameBoundaries {
         }
     }
 
-    /// Advances to the end of the frame, and returns how many of the bytes belong to it.
+    /// Advances to the end of the current frame, and returns how many of the bytes belong to it: none at a boundary.
     pub(super) fn advance_to_boundary(&mut self, bytes: &[u8]) -> usize {
         let mut used = 0;
         while used < bytes.len() && !self.is_at_boundary() {
@@ -42,7 +45,7 @@ impl FrameBoundaries {
         used
     }
 
-    /// Consumes one byte of a header, or as much of the payload as is available. Returns the number of bytes.
+    /// Consumes one byte of a header, or as much of the payload as is available. Returns how many bytes were consumed.
     fn step(&mut self, bytes: &[u8]) -> usize {
         if self.payload_left > 0 {
             let count = self.payload_left.min(bytes.len() as u64);

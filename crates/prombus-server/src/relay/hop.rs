@@ -11,15 +11,17 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_rustls::client::TlsStream;
 
-/// When the kernel starts to probe an idle hop, at which interval, and after how many failed probes it closes the connection.
+/// The kernel starts to probe a connection that was idle for this long.
 const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(15);
+/// Time between two probes of the kernel.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// The kernel closes the connection after this many unanswered probes.
 const KEEP_ALIVE_PROBES: u32 = 3;
 
 /// If an attempt to connect takes longer than this, the next address is tried in parallel.
 const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 
-/// Why the leader is not reached.
+/// Why the leader cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HopError {
     #[error("the address of the leader {address} cannot be resolved: {source}")]
@@ -30,10 +32,10 @@ pub(crate) enum HopError {
         "TLS to the leader at {address} failed; it must have the certificate of the lease record: {source}"
     )]
     Tls { address: String, source: io::Error },
-    /// Nothing of the client was sent.
+    /// No bytes of the client were sent.
     #[error("the gateway at {0} refused the connection: it does not lead (yet), or the lease has changed")]
     Refused(String),
-    /// Nothing of the client was sent.
+    /// No bytes of the client were sent.
     #[error("the process at {0} does not know the secret of the lease: it is not the leader")]
     Unconfirmed(String),
     #[error(
@@ -77,8 +79,8 @@ pub(super) async fn open(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     }
 }
 
-/// Enables TCP keep-alive, which detects that the other machine is gone. For an idle relayed connection the follower has no other
-/// timer.
+/// Enables TCP keep-alive, which detects that the other machine is gone. The follower has no other way to detect this on an idle
+/// relayed connection.
 pub(crate) fn keep_alive(socket: &TcpStream) {
     use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl};
     // The relay also works on systems that refuse these options.

@@ -1,8 +1,8 @@
 //! One direction of a relayed connection: copies bytes from one socket to the other.
 //!
 //! A socket is read into a buffer of the thread, which is written to the other socket at once. Only bytes that the other socket
-//! does not accept are kept, and then nothing more is read. So a slow receiver costs the memory of at most one piece, and its
-//! sender gets backpressure.
+//! does not accept are kept, and nothing more is read until it has accepted them. So a slow receiver costs the memory of at most
+//! one piece, and its sender gets backpressure.
 
 use std::cell::RefCell;
 use std::io;
@@ -27,15 +27,17 @@ pub(super) enum Failed {
 /// The state of one direction.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
-    /// Bytes that were read and not written yet.
+    /// Bytes that were read and not accepted by the receiver at once. Emptied when all of them are written.
     pending: Vec<u8>,
+    /// How many bytes of `pending` were written.
     written: usize,
-    /// Nothing more is read.
+    /// Nothing more is read: the sender's stream has ended, or the lane was closed.
     is_closed: bool,
     /// The receiver's socket was shut down, after the end of the sender's stream.
     is_shut: bool,
     /// The receiver's socket is not shut down: the caller may write more to it.
     is_kept_open: bool,
+    /// Bytes were written and not flushed: TLS may buffer some of them.
     needs_flush: bool,
 }
 
@@ -45,12 +47,12 @@ impl Lane {
         Self { pending: bytes, ..Self::default() }
     }
 
-    /// A lane that does not shut down the receiver's socket.
+    /// A lane that does not shut down the receiver's socket at the end of the sender's stream.
     pub(super) fn kept_open() -> Self {
         Self { is_kept_open: true, ..Self::default() }
     }
 
-    /// Whether bytes wait for the receiver, here or in the buffer of its TLS.
+    /// Whether bytes wait for the receiver, in `pending` or in the buffer of its TLS connection.
     pub(super) fn has_unsent(&self) -> bool {
         self.is_blocked() || self.needs_flush
     }
@@ -83,8 +85,9 @@ impl Lane {
         self.needs_flush = false;
     }
 
-    /// Copies one piece, if possible now. `forward` gets the piece and returns how many of its bytes to pass on; fewer than all
-    /// close the lane. Returns whether anything was copied.
+    /// Writes the pending bytes, then copies one piece, as far as that is possible without waiting. `forward` gets the piece and
+    /// returns how many of its bytes to pass on; if these are not all, the lane is closed. Returns whether bytes were written, or
+    /// something (a piece or the end of the stream) was read.
     pub(super) fn poll_move(
         &mut self,
         context: &mut Context<'_>,

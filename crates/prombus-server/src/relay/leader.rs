@@ -22,10 +22,13 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(3);
 /// The leader of a term.
 pub(crate) struct Leader {
     pub(crate) endpoint: LeaderEndpoint,
-    /// Set if the lease record has a certificate.
+    /// `None` if the lease record has no certificate: the hop then uses plain TCP.
     connector: Option<Result<TlsConnector, RustlsError>>,
+    /// Signs prefaces and checks confirmations.
     key: RelayKey,
+    /// The id of this process in prefaces, for this leader only.
     follower: [u8; 16],
+    /// The counter of the next preface.
     connections: AtomicU64,
     /// Whether plain TCP to other machines is allowed.
     is_insecure: bool,
@@ -59,7 +62,8 @@ impl Leader {
         *self.probed.lock() = Some(probed);
     }
 
-    /// Opens a connection over which the leader serves a client. After a failure nothing was served, so it can be retried.
+    /// Opens a connection over which the leader serves a client. If this fails, no bytes of the client were sent, so the caller can
+    /// try again.
     pub(crate) async fn connect(&self, ends: Ends) -> Result<Hop, HopError> {
         let connecting = tokio::time::timeout(CONNECT_PATIENCE, self.connect_patiently(ends));
         let connected = connecting.await.unwrap_or_else(|_| Err(HopError::Late(self.address())));
@@ -87,7 +91,7 @@ impl Leader {
         Ok(hop)
     }
 
-    /// The addresses of the leader. Without TLS and `relay_insecure`, only loopback addresses are allowed.
+    /// The addresses of the leader. If the hop uses neither TLS nor `relay_insecure`, only loopback addresses are allowed.
     async fn resolve(&self) -> Result<Vec<SocketAddr>, HopError> {
         let failed = |source| HopError::Resolve { address: self.address(), source };
         let mut addresses: Vec<_> =

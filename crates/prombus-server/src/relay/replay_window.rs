@@ -3,12 +3,12 @@
 use super::preface::{Nonce, PrefaceRefused};
 use std::collections::HashMap;
 
-/// A counter may be lower than the highest one by less than this. Connections that are opened at the same time arrive in any
-/// order. If a counter is too old, the follower retries with a new one.
+/// A counter is accepted if it is higher than the highest counter minus this. It need not be the highest, because connections
+/// that are opened at the same time arrive in any order. If a counter is too low, the follower retries with a new one.
 const WINDOW: u64 = 4096;
 const WORDS: usize = (WINDOW / 64) as usize;
-/// Maximum number of remembered followers. A follower has a new id after each restart and in each term; only holders of the
-/// secret get this far. Beyond the maximum, the follower whose last preface is the oldest is forgotten.
+/// Maximum number of remembered followers. Only holders of the secret are remembered; each has a new id after a restart and in
+/// each term. Beyond the maximum, the follower whose last preface is the oldest is forgotten.
 const FOLLOWERS_MAX: usize = 1024;
 
 /// The counters of all followers of a term.
@@ -20,14 +20,16 @@ pub(super) struct ReplayWindows {
 }
 
 struct FollowerWindow {
+    /// The highest counter that was used.
     highest: u64,
     /// One bit for each counter of the window, at the counter modulo [`WINDOW`].
     used: Box<[u64; WORDS]>,
+    /// The value of [`ReplayWindows::prefaces`] at the follower's last preface.
     last_preface: u64,
 }
 
 impl ReplayWindows {
-    /// Marks a nonce as used. Refuses one that was already used, or is too old to tell.
+    /// Marks a nonce as used. Refuses a nonce that was already used, or whose counter is below the window.
     pub(super) fn use_once(&mut self, nonce: Nonce) -> Result<(), PrefaceRefused> {
         self.prefaces += 1;
         if !self.followers.contains_key(&nonce.follower) && self.followers.len() >= FOLLOWERS_MAX {

@@ -19,9 +19,10 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 /// Rounds of copying before other connections get a turn.
 const ROUNDS_MAX: usize = 16;
-/// The leader closes a client that does not read after `stall_timeout`. This is the additional time to read the close frame.
+/// After `stall_timeout`, the leader closes the connection of a client that does not read. The follower waits this much longer, so
+/// that the client can still read the close frame.
 const STALLED_CLOSE: Duration = Duration::from_secs(35);
-/// How long the rest of a frame may take when the leader has changed.
+/// When the connection must end: how long the rest of the current frame, or the close frame, may take.
 const FRAME_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a client may take to answer a close frame, or to close its side.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
@@ -34,18 +35,21 @@ pub(crate) struct Splice<C> {
     leader: Hop,
     to_leader: Lane,
     to_client: Lane,
+    /// The frames of the client, after the head of its first request. Meaningful only for a WebSocket.
     request_frames: FrameBoundaries,
+    /// The bytes of the leader.
     response: ResponseTracker,
     /// Number of pieces that were read from both sides.
     pieces: u64,
     /// Whether the last bytes came from the leader.
     is_answered: bool,
-    /// The client gets only the rest of the current frame.
+    /// The client gets only the rest of the leader's current frame.
     ends_at_boundary: bool,
-    /// The leader gets only the rest of the current frame, and then a close frame.
+    /// The leader gets only the rest of the client's current frame, and then a close frame.
     closes_leader: bool,
+    /// How long the client may accept nothing while bytes wait for it.
     stall: Duration,
-    /// Runs while the client accepts nothing.
+    /// Runs while bytes wait for the client and it accepts nothing.
     stall_timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -239,13 +243,14 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Splice<C> {
         if self.response.frames().is_none() {
             return self.stop_http().await;
         }
-        // The leader gets the close frame that the client would send. It leaves the groups, answers the frames that it has read,
-        // and sends a close frame with the same code, which is passed to the client.
+        // The leader gets a close frame as if the client had sent it. The leader then leaves the client's groups, answers the
+        // frames that it has read, and sends a close frame with the same code, which is passed to the client.
         self.closes_leader = true;
         self.copy().await
     }
 
-    /// A follower does not parse HTTP. It treats a quiet connection as idle, unless the client sent the last bytes.
+    /// Waits until an HTTP connection is idle. A follower does not parse HTTP, so a connection without traffic counts as idle,
+    /// unless the last bytes came from the client and still need a response.
     async fn stop_http(&mut self) -> Over {
         loop {
             let before = self.pieces;

@@ -9,11 +9,11 @@ const END_OF_HEAD: u32 = u32::from_be_bytes(*b"\r\n\r\n");
 /// The leader's bytes, which decide whether the connection is a WebSocket.
 #[derive(Clone, Debug)]
 pub(super) enum ResponseTracker {
-    /// The status line of the first response; this many bytes match that of an upgrade.
+    /// In the status line of the first response. This many bytes arrived, and all match the status line of an upgrade.
     Status(usize),
-    /// The rest of the head of an upgrade, with the last four bytes.
+    /// In the rest of the head of an upgrade. Contains the last four bytes, to find the empty line.
     Head(u32),
-    /// Frames.
+    /// In the frames of a WebSocket.
     Frames(FrameBoundaries),
     /// HTTP, which is not tracked. If a later request on the same connection upgrades it, that WebSocket ends like an HTTP
     /// connection.

@@ -11,17 +11,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// The first and the longest pause between two attempts to reach the leader.
+/// The pause after the first failed attempt to reach the leader. It doubles after each further failure.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
+/// The longest pause between two attempts.
 const RETRY_MAX: Duration = Duration::from_secs(1);
 /// The error that clients get while no gateway leads.
 pub(super) const NO_LEADER: &str = "no gateway leads the store at the moment";
 
 /// Where a connection goes.
 pub(super) enum Destination {
+    /// To this leader, over this open connection.
     Relay(Arc<Leader>, Hop),
+    /// This process leads and serves the connection itself.
     Lead(Arc<Leading>),
-    /// There is none: the client gets this error.
+    /// Nowhere: the client gets this error.
     None(ApiError),
 }
 
@@ -52,8 +55,8 @@ impl Destination {
     }
 }
 
-/// Tries once. After a failure it resolves to `None` after the pause, when it is time for the next attempt. While there is no
-/// leader, it does not resolve.
+/// Tries once to find the destination. After a failure, sets `reason`, waits for `pause` and resolves to `None`: the caller tries
+/// again. If no leader is known, never resolves: the caller waits for a change of the duty.
 async fn attempt(duty: Duty, ends: Ends, reason: &mut String, pause: Duration) -> Option<Destination> {
     let leader = match duty {
         Duty::Leading(leading) => return Some(Destination::Lead(leading)),
@@ -66,7 +69,7 @@ async fn attempt(duty: Duty, ends: Ends, reason: &mut String, pause: Duration) -
     *reason = HopError::Late(leader.endpoint.address.clone()).to_string();
     match leader.connect(ends).await {
         Ok(hop) => Some(Destination::Relay(leader, hop)),
-        // A retry does not help: the configuration has to change.
+        // A retry would fail too: the configuration has to change.
         Err(error @ HopError::Plain(_)) => Some(Destination::none(&error)),
         Err(error) => {
             *reason = error.to_string();

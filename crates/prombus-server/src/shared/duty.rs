@@ -14,7 +14,9 @@ use tokio::sync::watch;
 /// The current duty.
 #[derive(Clone)]
 pub(super) enum Duty {
+    /// This process serves the store.
     Leading(Arc<Leading>),
+    /// This process relays to the leader; `None` while no leader is known.
     Following(Option<Arc<Leader>>),
 }
 
@@ -23,7 +25,9 @@ pub(super) struct Leading {
     pub(super) term: u64,
     pub(super) gateway: Arc<Gateway>,
     pub(super) router: Router,
+    /// Checks the prefaces of connections that followers relay in this term.
     pub(super) prefaces: Arc<PrefaceCheck>,
+    /// Ends the connections of this term.
     stop: StopSender,
 }
 
@@ -35,8 +39,8 @@ impl Leading {
 }
 
 impl Duty {
-    /// Whether a connection that is relayed to this leader must end. It stays open while no leader is known: the old leader may
-    /// still serve, and otherwise ends the connection itself.
+    /// Whether a connection that is relayed to `leader` must end, because another process leads or this process does. While no
+    /// leader is known, the connection stays open: the old leader may still serve it, or it ends the connection itself.
     pub(super) fn has_left(&self, leader: &Leader) -> bool {
         match self {
             Self::Leading(_) => true,
@@ -45,7 +49,7 @@ impl Duty {
         }
     }
 
-    /// Whether this duty already fulfills the role, as after a renewal of the lease.
+    /// Whether this is already the duty of the role: a renewal of the lease sends the same role again.
     fn is_for(&self, role: &ServerRole) -> bool {
         match (self, role) {
             (Self::Leading(now), ServerRole::Leading { backend, term, .. }) => {
@@ -78,7 +82,7 @@ impl DutyUpdater {
         self
     }
 
-    /// Applies every change of the role until the channel closes; the last role stays.
+    /// Applies every change of the role until the channel closes. The last role then stays in effect.
     pub(super) async fn run(mut self) {
         while self.roles.changed().await.is_ok() {
             self = self.apply_current();

@@ -1,4 +1,5 @@
-//! Connections of a follower: the first request is answered here, or the whole connection is relayed to the leader.
+//! Connections of a follower. It answers the first request itself and closes the connection, or it relays the whole connection to
+//! the leader.
 
 use super::destination::{Destination, NO_LEADER};
 use super::duty::{Duty, Leading};
@@ -16,6 +17,7 @@ use tokio::time::timeout;
 
 /// How a follower's handling of a connection ended.
 pub(super) enum Outcome<S> {
+    /// The connection has ended.
     Done,
     /// This process has become the leader and must serve the connection. The socket contains the bytes that were read.
     Lead(Arc<Leading>, PrefixedSocket<S>),
@@ -53,7 +55,7 @@ where
             return Outcome::Done;
         }
         None => {
-            // While a connection waits for the leader, a client can make the follower hold only the bytes of the head.
+            // While the connection waits for the leader, it keeps only the memory of the bytes that were read.
             read.shrink_to_fit();
             parts.headers = only_origin(&parts.headers);
             Destination::find(shared, ends).await

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-/// Refused prefaces are logged as warnings at most this often.
+/// Minimum time between two warnings about refused prefaces.
 const WARN_EVERY_MS: u64 = 10_000;
 
 /// Serves a direct connection whose first bytes, `read`, were already read.
@@ -34,7 +34,7 @@ pub(super) async fn serve_prefixed<S>(
     serve_peer(leading, socket, Via::Client(ends), slot).await;
 }
 
-/// Who opened the connection. The ends are those of the client's connection in both cases.
+/// Who opened the connection to this process. The [`Ends`] are those of the client's own connection in both cases.
 enum Via {
     Client(Ends),
     Follower(Ends),
@@ -99,7 +99,7 @@ async fn read_preface<S: AsyncRead + Unpin>(
     }
 }
 
-/// A follower refuses connections that another follower relays to it.
+/// Counts and logs a connection that another follower relayed to this process, which does not lead. The caller closes it.
 pub(super) fn refuse_relayed(shared: &SharedState, ends: Ends) {
     note_refused(shared, ends, PrefaceRefused::NotLeading);
 }

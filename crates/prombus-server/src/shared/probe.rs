@@ -12,11 +12,13 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
+/// Pause between two probes.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// How long the leader may take to respond, without the time to connect.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// A cheap route. Any response counts: the probe does not check the leader's own health.
 const REQUEST: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+/// The start of every HTTP response.
 const ANSWER: &[u8] = b"HTTP/1.1 ";
 
 /// Probes the leader while there is one. `ends` are those of this process, which is the client of the probe.

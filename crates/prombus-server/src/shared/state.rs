@@ -7,7 +7,7 @@ use crate::shutdown::Stopping;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// The shared state.
+/// The state of a gateway that all its connections use.
 #[derive(Clone)]
 pub(super) struct SharedState {
     pub(super) parts: Arc<GatewayParts>,

@@ -12,7 +12,7 @@ pub(super) fn put_ok(out: &mut SendBuffer, corr: Option<&str>, ignored: &[String
     });
 }
 
-/// An OK with further fields, which `of` sets.
+/// An OK with further fields, which `of` adds.
 pub(super) fn put_ok_with(
     out: &mut SendBuffer,
     corr: Option<&str>,

@@ -12,13 +12,13 @@ const GOING_AWAY: u16 = 1001;
 const PROTOCOL_ERROR: u16 = 1002;
 /// A text message that is not UTF-8, or data that is not deflate.
 const INVALID_DATA: u16 = 1007;
-/// No token, an invalid token, or a client that sends too slowly or not at all.
+/// No AUTH in time, too many wrong tokens, an expired token, or a client that sends too slowly or does not answer pings.
 const POLICY: u16 = 1008;
 /// A frame over the limit.
 const TOO_LARGE: u16 = 1009;
 /// The service restarts: connect again.
 const SERVICE_RESTART: u16 = 1012;
-/// The client does not read.
+/// The client did not read for too long.
 const TRY_LATER: u16 = 1013;
 
 /// The close frame that ends a connection.

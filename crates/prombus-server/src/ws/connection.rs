@@ -24,16 +24,17 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 const FRAME_EXTRA_BYTES: usize = 512 * 1024;
 /// Rounds of reading and writing before other connections get a turn.
 const ROUNDS_MAX: usize = 16;
-/// A send buffer above this is released as soon as it is empty.
+/// A send buffer of more than this many bytes is released as soon as it is empty.
 const SEND_BUFFER_MAX: usize = 1 << 20;
 /// How long shutting down a socket may take.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_millis(500);
 
+/// A WebSocket that is served.
 pub(crate) struct WebSocket<S> {
     socket: S,
     receive: ReceiveBuffer,
     conversation: Conversation,
-    /// Its share of the buffer budget of all connections.
+    /// The bytes of the buffer budget that this connection uses.
     share: Share,
 }
 
@@ -127,7 +128,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         Poll::Pending
     }
 
-    /// Reads once and handles the frames. Ready when there may be more to read.
+    /// Reads once and handles the frames that arrived. Pending when the socket has no data or must not be read now.
     fn read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Self { socket, receive, conversation, .. } = self;
         if !receive.is_empty() && conversation.is_open_for_frames() {
@@ -168,7 +169,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         Poll::Ready(Ok(has_written))
     }
 
-    /// Updates its share of the buffer budget.
+    /// Updates the connection's share of the buffer budget.
     fn account(&mut self) {
         let Conversation { send, session, gateway, .. } = &self.conversation;
         let bytes = self.receive.capacity() + send.capacity() + session.byte_count();

@@ -16,15 +16,15 @@ use prombus_protocol::ErrorCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How long to wait while the buffer budget of all connections is used up.
+/// While the buffer budget of all connections is used up: how long until a connection tries again to read.
 const NO_ROOM_RETRY_MS: u64 = 20;
 
 /// How a connection ended.
 #[derive(Debug)]
 pub(super) enum HowEnded {
-    /// With a close frame from either side.
+    /// One of the sides had begun to close the connection.
     Clean,
-    /// The socket broke without a close frame.
+    /// The socket failed or ended before either side began to close the connection.
     Broken,
 }
 
@@ -35,7 +35,7 @@ pub(super) enum Phase {
     Open,
     /// No more frames are read. Frames that were already read are answered, then the close frame is sent.
     Draining(Ending),
-    /// The close frame is queued. Further frames of the client are dropped until it closes.
+    /// The close frame is queued. Further frames of the client are dropped until its close frame arrives (`is_answered`).
     Closing { is_answered: bool },
 }
 
@@ -45,13 +45,13 @@ pub(super) struct Conversation {
     pub(super) send: SendBuffer,
     pub(super) timers: Timers,
     pub(super) phase: Phase,
-    /// Whether frames could not be handled at the last attempt.
+    /// Whether the socket is not read because the session can handle no frame now.
     is_blocked: bool,
     /// Whether the socket is not read because the buffer budget of all connections is used up.
     is_starved: bool,
-    /// Nothing more is read.
+    /// Nothing more is expected from the client: its stream has ended, it has sent a close frame, or it does not answer pings.
     pub(super) is_eof: bool,
-    /// The client violated the WebSocket protocol. Its close frame could not be recognized, so the server does not wait for it.
+    /// The client violated the WebSocket protocol. Its close frame might not be recognized, so the server does not wait for one.
     is_failed: bool,
 }
 
@@ -76,7 +76,7 @@ impl Conversation {
         self.phase == Phase::Open && self.session.is_open_for_frames(&self.send)
     }
 
-    /// Whether the socket may be read now. `received_bytes` already wait to be handled.
+    /// Whether the socket may be read now. `received_bytes`: how many received bytes already wait to be handled.
     pub(super) fn may_read(&mut self, received_bytes: usize) -> bool {
         self.is_blocked = self.phase == Phase::Open && !self.is_open_for_frames();
         if self.is_blocked || self.is_eof || matches!(self.phase, Phase::Draining(_)) {
@@ -179,8 +179,8 @@ impl Conversation {
             return self.drain(ending);
         }
         if self.timers.is_stalled(self.send.is_behind(), now) {
-            // The partly sent frame must be completed. The client never saw the frames after it: their events are redelivered to
-            // other members now.
+            // The partly sent frame must be completed. The frames after it are dropped, so their events are released for other
+            // members at once.
             let sent = self.send.drop_unsent();
             self.session.lose(sent);
             self.gateway.metrics.ws_stalled.fetch_add(1, Ordering::Relaxed);
@@ -238,7 +238,8 @@ impl Conversation {
         }
     }
 
-    /// How a connection has ended that can no longer be written to. While it is being closed, the client may simply disconnect.
+    /// How a connection has ended whose socket failed. If it was being closed, the end is clean: the client may then disconnect
+    /// without a close frame.
     pub(super) fn end_when_broken(&self) -> HowEnded {
         match self.phase {
             Phase::Open => HowEnded::Broken,

@@ -37,12 +37,16 @@ pub(super) enum Violation {
 /// The close reason for a text message that is not UTF-8.
 pub(super) const NOT_UTF8: &str = "a text message is not UTF-8";
 
-/// A fragmented message.
+/// The fragments of a message that have arrived so far.
 #[derive(Debug, Default)]
 struct Fragments {
+    /// The opcode of the first fragment; `None` while no fragmented message is incomplete.
     opcode: Option<u8>,
+    /// Whether the message is compressed.
     is_deflated: bool,
+    /// The payloads of the fragments.
     bytes: Vec<u8>,
+    /// The check of the current text message, which need not be fragmented.
     utf8: Utf8Check,
 }
 
@@ -50,16 +54,18 @@ struct Fragments {
 #[derive(Debug)]
 pub(super) struct FrameDecoder {
     max_message_bytes: usize,
-    /// Whether messages may be compressed.
+    /// Whether compression was negotiated, so that messages may be compressed.
     may_inflate: bool,
-    pieces: Fragments,
+    fragments: Fragments,
     /// How many bytes of an incomplete text frame were checked for UTF-8.
     checked_bytes: usize,
     /// The current message, decompressed.
     inflated: Vec<u8>,
 }
 
+/// The head of a frame.
 struct Head {
+    /// Whether this is the last (or only) frame of its message: the FIN bit.
     is_last: bool,
     is_deflated: bool,
     opcode: u8,
@@ -70,18 +76,18 @@ struct Head {
 
 impl FrameDecoder {
     pub(super) fn new(max_message_bytes: usize, may_inflate: bool) -> Self {
-        let (pieces, inflated) = (Fragments::default(), Vec::new());
-        Self { max_message_bytes, may_inflate, pieces, checked_bytes: 0, inflated }
+        let (fragments, inflated) = (Fragments::default(), Vec::new());
+        Self { max_message_bytes, may_inflate, fragments, checked_bytes: 0, inflated }
     }
 
     /// Memory of the fragments and the decompressed message.
     pub(super) fn held_bytes(&self) -> usize {
-        self.pieces.bytes.capacity() + self.inflated.capacity()
+        self.fragments.bytes.capacity() + self.inflated.capacity()
     }
 
     /// Whether a fragmented message is incomplete.
     pub(super) fn is_inside_message(&self) -> bool {
-        self.pieces.opcode.is_some()
+        self.fragments.opcode.is_some()
     }
 
     /// The total size of the first frame, if its head is complete and it is within the limit.
@@ -90,8 +96,8 @@ impl FrameDecoder {
         Some(head.head_bytes + head.payload_bytes)
     }
 
-    /// The next complete message or control frame, and how many bytes were consumed. A fragment consumes bytes without returning
-    /// a message. Bytes are unmasked in place.
+    /// How many bytes were consumed, and the message or control frame that they complete. A fragment that is not the last one
+    /// returns its bytes without a message; an incomplete frame returns 0 bytes. Consumed bytes are unmasked in place.
     pub(super) fn next<'a>(
         &'a mut self,
         bytes: &'a mut [u8],
@@ -118,7 +124,7 @@ impl FrameDecoder {
             },
             opcode if opcode != CONTINUATION && head.is_last => {
                 if checked_bytes > 0 {
-                    self.pieces.utf8 = Utf8Check::default();
+                    self.fragments.utf8 = Utf8Check::default();
                 }
                 if head.is_deflated {
                     let payload = inflated(&mut self.inflated, payload, self.max_message_bytes)?;
@@ -128,10 +134,10 @@ impl FrameDecoder {
             }
             opcode => {
                 if opcode != CONTINUATION {
-                    self.pieces.opcode = Some(opcode);
-                    self.pieces.is_deflated = head.is_deflated;
+                    self.fragments.opcode = Some(opcode);
+                    self.fragments.is_deflated = head.is_deflated;
                 }
-                let Fragments { opcode: kind, is_deflated, bytes, utf8 } = &mut self.pieces;
+                let Fragments { opcode: kind, is_deflated, bytes, utf8 } = &mut self.fragments;
                 let is_text = *kind == Some(TEXT) && !*is_deflated;
                 if is_text && !(utf8.feed(&payload[checked_bytes..]) && (utf8.is_whole() || !head.is_last)) {
                     return Err(Violation::Data(NOT_UTF8));
@@ -154,8 +160,8 @@ impl FrameDecoder {
 
     /// Checks the new bytes of an incomplete text frame for UTF-8.
     fn check_partial(&mut self, head: &Head, masked: &[u8]) -> Result<(), Violation> {
-        let opcode = if head.opcode == CONTINUATION { self.pieces.opcode } else { Some(head.opcode) };
-        let is_deflated = head.is_deflated || (head.opcode == CONTINUATION && self.pieces.is_deflated);
+        let opcode = if head.opcode == CONTINUATION { self.fragments.opcode } else { Some(head.opcode) };
+        let is_deflated = head.is_deflated || (head.opcode == CONTINUATION && self.fragments.is_deflated);
         if opcode != Some(TEXT) || is_deflated {
             return Ok(());
         }
@@ -168,7 +174,7 @@ impl FrameDecoder {
             let mut mask = head.mask;
             mask.rotate_left(self.checked_bytes % 4);
             unmask(plain, mask);
-            if !self.pieces.utf8.feed(plain) {
+            if !self.fragments.utf8.feed(plain) {
                 return Err(Violation::Data(NOT_UTF8));
             }
             self.checked_bytes += piece.len();
@@ -178,7 +184,7 @@ impl FrameDecoder {
 
     /// Frees the memory of a handled message that was fragmented or compressed.
     pub(super) fn release(&mut self) {
-        // Rare: nearly all messages are neither.
+        // Rarely true: nearly all messages are neither fragmented nor compressed.
         if self.held_bytes() > 0 {
             self.release_held();
         }
@@ -186,8 +192,8 @@ impl FrameDecoder {
 
     #[cold]
     fn release_held(&mut self) {
-        if self.pieces.opcode.is_none() {
-            self.pieces.bytes = Vec::new();
+        if self.fragments.opcode.is_none() {
+            self.fragments.bytes = Vec::new();
         }
         if self.inflated.capacity() > 0 {
             give_back(std::mem::take(&mut self.inflated));
@@ -217,16 +223,16 @@ impl FrameDecoder {
                 return Err(Violation::Protocol("a control frame is fragmented or longer than 125 bytes"));
             }
             CLOSE | PING | PONG => {}
-            CONTINUATION if self.pieces.opcode.is_none() => {
+            CONTINUATION if self.fragments.opcode.is_none() => {
                 return Err(Violation::Protocol("a continuation frame without a message"));
             }
-            TEXT | BINARY if self.pieces.opcode.is_some() => {
+            TEXT | BINARY if self.fragments.opcode.is_some() => {
                 return Err(Violation::Protocol("a new message before the last one is complete"));
             }
             CONTINUATION | TEXT | BINARY => {}
             _ => return Err(Violation::Protocol("an unknown opcode")),
         }
-        let so_far = if opcode == CONTINUATION { self.pieces.bytes.len() as u64 } else { 0 };
+        let so_far = if opcode == CONTINUATION { self.fragments.bytes.len() as u64 } else { 0 };
         if payload_bytes.saturating_add(so_far) > self.max_message_bytes as u64 {
             return Err(Violation::TooLarge(self.max_message_bytes));
         }

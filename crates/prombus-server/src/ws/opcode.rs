@@ -1,4 +1,4 @@
-//! The first byte of a WebSocket frame (RFC 6455, section 5.2).
+//! Opcodes and a flag in the first byte of a WebSocket frame (RFC 6455, section 5.2).
 
 pub(super) const CONTINUATION: u8 = 0;
 pub(super) const TEXT: u8 = 1;
@@ -6,5 +6,5 @@ pub(super) const BINARY: u8 = 2;
 pub(super) const CLOSE: u8 = 8;
 pub(super) const PING: u8 = 9;
 pub(super) const PONG: u8 = 10;
-/// The bit that marks a compressed message.
+/// The flag that marks a compressed message.
 pub(super) const DEFLATED: u8 = 0x40;

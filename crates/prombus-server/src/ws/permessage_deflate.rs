@@ -11,9 +11,9 @@ const NAME: &str = "permessage-deflate";
 const WINDOW_BITS_MAX: u8 = 15;
 /// zlib has no smaller window for raw deflate.
 const WINDOW_BITS_MIN: u8 = 9;
-/// Shorter messages are sent uncompressed: compressing them saves no packet.
+/// Shorter messages are sent uncompressed: compression would not reduce the number of packets.
 const WORTHWHILE_BYTES: usize = 64;
-/// The end of a flushed block, which is not sent.
+/// The last bytes of a flushed block. RFC 7692 requires that the sender removes them and the receiver adds them.
 const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
 /// The output buffer grows in steps of at least this size.
 const STEP_BYTES: usize = 4 * 1024;
@@ -25,7 +25,9 @@ thread_local! {
     static COMPRESSORS: RefCell<[Option<Compress>; (WINDOW_BITS_MAX - WINDOW_BITS_MIN + 1) as usize]> =
         const { RefCell::new([const { None }; (WINDOW_BITS_MAX - WINDOW_BITS_MIN + 1) as usize]) };
     static DECOMPRESSOR: RefCell<Option<Decompress>> = const { RefCell::new(None) };
+    /// The output of the compressor, kept for the next message.
     static DEFLATED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// A buffer for the next message that is decompressed.
     static SPARE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -137,7 +139,7 @@ fn window_bits_of(text: &str) -> Option<u8> {
     text.parse().ok().filter(|bits| is_plain && (8..=WINDOW_BITS_MAX).contains(bits))
 }
 
-/// Decompresses a message of at most `most` bytes. The caller returns the buffer with [`give_back`].
+/// Decompresses a message, which may have at most `most` bytes afterwards. The caller returns the buffer with [`give_back`].
 pub(crate) fn inflate(message: &[u8], most: usize) -> Result<Vec<u8>, InflateError> {
     let mut inflated = SPARE.take();
     inflated.clear();

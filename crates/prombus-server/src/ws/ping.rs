@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 #[derive(Debug)]
+/// The ping timer of one WebSocket.
 pub(super) struct PingTimer {
     interval_ms: u64,
+    /// When the next ping is due, on the steady clock.
     due_ms: u64,
     /// Nothing was received since the last ping.
     is_silent: bool,
@@ -30,11 +32,12 @@ impl PingTimer {
         self.is_silent
     }
 
-    /// The client is alive.
+    /// Records that the client sent or accepted something.
     pub(super) fn heard(&mut self) {
         self.is_silent = false;
     }
 
+    /// Records that a ping was sent.
     pub(super) fn sent(&mut self, now: u64) {
         self.is_silent = true;
         self.due_ms = now + self.interval_ms;

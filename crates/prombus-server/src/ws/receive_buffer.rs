@@ -22,42 +22,43 @@ thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
 }
 
+/// The receive buffer of one WebSocket.
 pub(super) struct ReceiveBuffer {
     decoder: FrameDecoder,
     /// The start of an incomplete frame, or frames that must wait.
-    unread: Vec<u8>,
+    unhandled: Vec<u8>,
 }
 
 impl ReceiveBuffer {
-    /// `first`: bytes that were already read.
+    /// `first`: bytes that were already read from the socket.
     pub(super) fn new(decoder: FrameDecoder, first: &[u8]) -> Self {
-        Self { decoder, unread: first.to_vec() }
+        Self { decoder, unhandled: first.to_vec() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.unread.is_empty()
+        self.unhandled.is_empty()
     }
 
-    /// Bytes that wait to be handled.
+    /// How many bytes wait to be handled, including those of an incomplete fragmented message.
     pub(super) fn byte_count(&self) -> usize {
-        self.unread.len() + self.decoder.held_bytes()
+        self.unhandled.len() + self.decoder.held_bytes()
     }
 
     /// Allocated memory.
     pub(super) fn capacity(&self) -> usize {
-        self.unread.capacity() + self.decoder.held_bytes()
+        self.unhandled.capacity() + self.decoder.held_bytes()
     }
 
     /// Drops the bytes that wait to be handled.
     pub(super) fn clear(&mut self) {
-        self.unread = Vec::new();
+        self.unhandled = Vec::new();
     }
 
     /// Handles the waiting bytes; `handle` returns how many it consumed.
     pub(super) fn handle(&mut self, handle: impl FnOnce(&mut FrameDecoder, &mut [u8]) -> usize) {
-        let used = handle(&mut self.decoder, &mut self.unread);
-        self.unread.drain(..used);
-        if self.unread.is_empty() {
+        let used = handle(&mut self.decoder, &mut self.unhandled);
+        self.unhandled.drain(..used);
+        if self.unhandled.is_empty() {
             self.clear();
         }
     }
@@ -70,14 +71,14 @@ impl ReceiveBuffer {
         has_room: bool,
         handle: impl FnOnce(&mut FrameDecoder, &mut [u8]) -> usize,
     ) -> Poll<io::Result<usize>> {
-        if self.unread.len() > OWN_READ_BYTES {
+        if self.unhandled.len() > OWN_READ_BYTES {
             let count = ready!(self.poll_read_own(socket, context))?;
             self.handle(handle);
             return Poll::Ready(Ok(count));
         }
         SCRATCH.with_borrow_mut(|scratch| {
-            let filled = self.unread.len();
-            scratch[..filled].copy_from_slice(&self.unread);
+            let filled = self.unhandled.len();
+            scratch[..filled].copy_from_slice(&self.unhandled);
             let most = if has_room { scratch.len() } else { filled + LITTLE_READ_BYTES };
             let mut buffer = ReadBuf::new(&mut scratch[..most]);
             buffer.set_filled(filled);
@@ -85,9 +86,9 @@ impl ReceiveBuffer {
             let now_filled = buffer.filled().len();
             if now_filled > filled {
                 let used = handle(&mut self.decoder, &mut scratch[..now_filled]);
-                self.unread.clear();
-                self.unread.extend_from_slice(&scratch[used..now_filled]);
-                if self.unread.is_empty() && self.unread.capacity() > 0 {
+                self.unhandled.clear();
+                self.unhandled.extend_from_slice(&scratch[used..now_filled]);
+                if self.unhandled.is_empty() && self.unhandled.capacity() > 0 {
                     self.clear();
                 }
             }
@@ -95,20 +96,20 @@ impl ReceiveBuffer {
         })
     }
 
-    /// Reads the rest of a large frame directly after its start.
+    /// Reads the rest of a large frame into the connection's own memory, directly after the part that has arrived.
     fn poll_read_own<S: AsyncRead + Unpin>(
         &mut self,
         socket: &mut S,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        let filled = self.unread.len();
-        let frame_bytes = self.decoder.frame_bytes(&self.unread).unwrap_or(0);
-        self.unread.resize(frame_bytes.clamp(filled + LITTLE_READ_BYTES, filled + READ_BYTES), 0);
-        let mut buffer = ReadBuf::new(&mut self.unread);
+        let filled = self.unhandled.len();
+        let frame_bytes = self.decoder.frame_bytes(&self.unhandled).unwrap_or(0);
+        self.unhandled.resize(frame_bytes.clamp(filled + LITTLE_READ_BYTES, filled + READ_BYTES), 0);
+        let mut buffer = ReadBuf::new(&mut self.unhandled);
         buffer.set_filled(filled);
         let polled = Pin::new(socket).poll_read(context, &mut buffer);
         let now_filled = buffer.filled().len();
-        self.unread.truncate(now_filled);
+        self.unhandled.truncate(now_filled);
         ready!(polled)?;
         Poll::Ready(Ok(now_filled - filled))
     }

@@ -3,8 +3,9 @@
 //! Frames are appended to one buffer while another is being written. When the second is empty, the two are swapped, so a frame is
 //! never copied on its way to the socket (unless it is compressed).
 //!
-//! A position counts the bytes of all frames that were ever appended, before compression. The session remembers the position at
-//! which each event ends. When the connection is lost, [`SendBuffer::sent`] tells which events were sent.
+//! A position is a number of bytes in the sequence of all frames that were ever appended, before compression. The session
+//! remembers the position at which the frame of each event ends. When the connection is lost, [`SendBuffer::sent`] tells which
+//! events were sent.
 
 use super::frame_encoder::{end_of_frame_at, put_close, put_deflated, put_ping, put_pong, put_text};
 use super::permessage_deflate::Deflate;
@@ -16,12 +17,13 @@ use tokio::io::AsyncWrite;
 /// An empty buffer with a larger capacity is released.
 const KEPT_BYTES: usize = 4 * 1024;
 
+/// The send buffer of one WebSocket.
 pub(super) struct SendBuffer {
     /// Frames that are not being written yet.
     queued: Vec<u8>,
     /// Frames that are being written.
     writing: Vec<u8>,
-    /// How many bytes of `writing` were sent.
+    /// How many bytes of `writing` the socket has accepted.
     written: usize,
     /// The position at which `writing` begins.
     writing_at: u64,
@@ -29,7 +31,7 @@ pub(super) struct SendBuffer {
     writing_bytes: usize,
     /// How messages are compressed, if the client negotiated it.
     deflate: Option<Deflate>,
-    /// The ends of the frames in `writing`, before and after compression; empty without compression.
+    /// For each frame in `writing`: where it ends before compression, and where it ends in `writing`. Empty without compression.
     frame_ends: Vec<(usize, usize)>,
     /// Whether everything that was written is flushed; TLS may buffer some of it.
     is_flushed: bool,
@@ -97,12 +99,13 @@ impl SendBuffer {
         self.writing_at + (self.writing_bytes + self.queued.len()) as u64
     }
 
-    /// The position up to which everything was sent.
+    /// The position up to which the socket has accepted everything.
     pub(super) fn sent(&self) -> u64 {
         self.position(self.written)
     }
 
-    /// The position that corresponds to this many bytes of `writing`. With compression: the end of the last complete frame.
+    /// The position of the first `written` bytes of `writing`. With compression: the end of the last frame that is completely among
+    /// them.
     fn position(&self, written: usize) -> u64 {
         let ends = &self.frame_ends;
         let of_writing = match ends.partition_point(|&(_, end)| end <= written) {

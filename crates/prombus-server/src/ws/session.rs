@@ -34,11 +34,13 @@ use std::sync::Arc;
 use std::task::Context;
 use subscriptions::Subscriptions;
 
+/// The session of one WebSocket client.
 pub(crate) struct Session {
     gateway: Arc<Gateway>,
     peer: Arc<Peer>,
     /// `None` before AUTH.
     principal: Option<Arc<Principal>>,
+    /// How many AUTH frames had a wrong token.
     wrong_tokens: u32,
     /// The member name of the last subscription that has one.
     name: Option<String>,
@@ -54,15 +56,16 @@ pub(crate) struct Session {
     /// The frame that later frames wait for.
     barrier: Option<Barrier>,
     delivery_rate: DeliveryRate,
-    /// A frame that ends the connection was handled.
+    /// Set when a frame that ends the connection was handled.
     ending: Option<Ending>,
 }
 
-/// A topic, whether this client may publish to it, and whether it exists.
+/// A topic that this client published to, or tried to.
 struct KnownTopic {
     topic: Topic,
+    /// Whether this client may publish to it.
     is_allowed: bool,
-    is_there: bool,
+    exists: bool,
 }
 
 impl Session {
@@ -143,8 +146,8 @@ impl Session {
         self.publisher.is_idle() && self.subscriptions.is_answered() && self.barrier.is_none()
     }
 
-    /// When to poll again even if nothing happens, on the steady clock: when the token expires, and when the rate allows more
-    /// events.
+    /// When to poll again even if nothing wakes the task, on the steady clock: when the token expires, and when the delivery rate
+    /// allows more events.
     pub(super) fn wake_at_ms(&self) -> [Option<u64>; 2] {
         let expires_ms = self.principal.as_ref().and_then(|principal| principal.expires_ms());
         let expires = expires_ms.map(|at| steady_ms() + at.saturating_sub(now_ms()).max(0) as u64);
@@ -205,7 +208,7 @@ impl Session {
         may_pull && self.subscriptions.is_ready_to_pull(&self.gateway, out)
     }
 
-    /// Holds the leases while the socket is not read: they do not expire meanwhile.
+    /// Sets whether the leases of this client are held. Held leases do not expire: the socket is not read, so acks cannot arrive.
     pub(super) fn hold(&mut self, is_held: bool) {
         self.subscriptions.hold(is_held);
     }
@@ -216,7 +219,7 @@ impl Session {
         self.subscriptions.leave();
     }
 
-    /// The connection broke after everything before this position of the send buffer was sent.
+    /// Ends all subscriptions because the client is lost. It was sent everything before the position `sent` of the send buffer.
     pub(super) fn lose(&mut self, sent: u64) {
         self.flush();
         self.subscriptions.lose(sent);

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
-/// Leases are held when a connection was not read for this long.
+/// Leases are held when the session could handle no frames for this long.
 const BLOCKED_MS: u64 = 100;
 /// How long a client may take to answer a close frame.
 const CLOSE_MS: u64 = 2_000;
@@ -18,21 +18,30 @@ const STALLED_CLOSE_MS: u64 = 30_000;
 /// The start times and limits, in milliseconds of the steady clock.
 #[derive(Debug)]
 pub(super) struct Timers {
+    /// When AUTH must have arrived.
     auth_by_ms: u64,
     pub(super) ping: PingTimer,
+    /// How long the socket may accept nothing while data waits.
     stall_ms: u64,
     /// Since when data waits and the socket accepts nothing.
     behind_since_ms: Option<u64>,
+    /// How long a frame may be incomplete.
     frame_ms: u64,
     /// Since when a frame or message is incomplete.
     partial_since_ms: Option<u64>,
+    /// Since when the session can handle no frames.
     blocked_since_ms: Option<u64>,
+    /// How long draining may take before the close frame is sent.
     drain_ms: u64,
     draining_since_ms: Option<u64>,
+    /// Since when the close frame is queued.
     closing_since_ms: Option<u64>,
+    /// Whether the client was ever stalled.
     was_stalled: bool,
+    /// When to try again to read, while the buffer budget is used up.
     retry_at_ms: Option<u64>,
     sleep: Option<Pin<Box<Sleep>>>,
+    /// When `sleep` ends.
     sleeps_until_ms: u64,
 }
 
@@ -64,12 +73,12 @@ impl Timers {
         now >= self.auth_by_ms
     }
 
-    /// The socket accepts no more data.
+    /// Records that data waits and the socket accepts none.
     pub(super) fn behind(&mut self, now: u64) {
         self.behind_since_ms.get_or_insert(now);
     }
 
-    /// The socket accepted data.
+    /// Records that the socket accepted data.
     pub(super) fn wrote(&mut self, now: u64) {
         if let Some(since) = &mut self.behind_since_ms {
             *since = now;
@@ -78,6 +87,7 @@ impl Timers {
         }
     }
 
+    /// Records that the socket has accepted all data.
     pub(super) fn caught_up(&mut self) {
         self.behind_since_ms = None;
     }
@@ -88,7 +98,8 @@ impl Timers {
         is_stalled
     }
 
-    /// Records whether a frame or fragmented message is incomplete. `is_new`: bytes were consumed, so the time starts again.
+    /// Records whether a frame or fragmented message is incomplete. `is_new`: a frame was completed since the last call, so the time
+    /// starts again.
     pub(super) fn partial(&mut self, is_partial: bool, is_new: bool, now: u64) {
         if !is_partial || is_new {
             self.partial_since_ms = None;
@@ -102,13 +113,13 @@ impl Timers {
         self.partial_since_ms.is_some_and(|since| now >= since + self.frame_ms)
     }
 
-    /// Whether no frames were handled for 100 ms. Then the server, not the client, is the cause of missing acks.
+    /// Whether the session could handle no frames for 100 ms. Acks are then missing because of the server, not the client.
     pub(super) fn is_blocked_long(&mut self, is_blocked: bool, now: u64) -> bool {
         if !is_blocked {
             self.blocked_since_ms = None;
             return false;
         }
-        // The frame is incomplete because the server does not read.
+        // The rest of an incomplete frame cannot arrive, because the server does not read.
         self.partial_since_ms = None;
         let since = *self.blocked_since_ms.get_or_insert(now);
         now >= since + BLOCKED_MS
@@ -118,7 +129,7 @@ impl Timers {
         self.retry_at_ms = Some(at_ms);
     }
 
-    /// Draining begins.
+    /// Records that draining begins.
     pub(super) fn draining(&mut self, now: u64) {
         self.draining_since_ms = Some(now);
     }
@@ -127,7 +138,7 @@ impl Timers {
         self.draining_since_ms.is_some_and(|since| now >= since + self.drain_ms)
     }
 
-    /// The close frame is queued.
+    /// Records that the close frame is queued.
     pub(super) fn closing(&mut self, now: u64) {
         self.closing_since_ms = Some(now);
     }
@@ -140,7 +151,7 @@ impl Timers {
         self.closing_since_ms.is_some_and(|since| now >= since + self.close_ms())
     }
 
-    /// Waits for the earliest limit.
+    /// Waits for the earliest limit, or the earliest of the times `others`.
     pub(super) fn poll(
         &mut self,
         context: &mut Context<'_>,

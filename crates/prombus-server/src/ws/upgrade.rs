@@ -17,6 +17,7 @@ const SUBPROTOCOL: &str = "prombus";
 #[error("not a WebSocket upgrade: {what}")]
 pub(crate) struct BadUpgrade {
     pub(crate) status: StatusCode,
+    /// The problem.
     what: &'static str,
 }
 
@@ -24,7 +25,7 @@ pub(crate) struct BadUpgrade {
 #[derive(Debug)]
 pub(crate) struct Accepted {
     pub(crate) headers: [Option<(HeaderName, HeaderValue)>; 5],
-    /// How messages are compressed.
+    /// How messages are compressed; `None` if they are not.
     pub(crate) deflate: Option<Deflate>,
 }
 

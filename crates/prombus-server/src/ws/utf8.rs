@@ -3,7 +3,7 @@
 /// The state of the check of one text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Utf8Check {
-    /// The start of an incomplete character.
+    /// The start of an incomplete character: the first `started_bytes` bytes.
     started: [u8; 4],
     started_bytes: usize,
 }

@@ -16,7 +16,7 @@ pub(in crate::auth) struct Verified {
     pub(in crate::auth) scopes: Vec<Scope>,
     /// `exp` plus the leeway.
     pub(in crate::auth) expires_ms: i64,
-    /// The fingerprint of the key.
+    /// The fingerprint of the key that verified the token, with the issuer and audience.
     pub(in crate::auth) print: Fingerprint,
 }
 

@@ -17,12 +17,13 @@ use tokio_rustls::rustls::pki_types::pem::{PemObject, SectionKind};
 
 /// The size of the HS256 hash: a shorter secret is easier to guess than the hash.
 const MIN_SECRET_BYTES: usize = 32;
+/// The allowed sizes of an RSA modulus.
 const RSA_BYTES: RangeInclusive<usize> = 256..=1_024;
 
 /// A key and its algorithm.
 pub(super) struct Key {
     algorithm: Algorithm,
-    /// `None`: the key has no id and may verify any token.
+    /// The key's id. If the key or the token has none, ids are not compared.
     kid: Option<String>,
     decoding: DecodingKey,
     /// A hash of the key, which identifies it in a ticket.

@@ -4,9 +4,11 @@ use prombus::delivery::MemberSettings;
 use prombus::{BoxFuture, GroupError, GroupSpec, Joined};
 use prombus_protocol::CursorPosition;
 
+/// The frame that later frames wait for.
 pub(super) struct Barrier {
-    /// The `corr` of the answer.
+    /// The frame's `corr`, which the answer echoes.
     pub(super) corr: Option<String>,
+    /// The unknown fields of the frame, which the answer lists.
     pub(super) ignored: Vec<String>,
     pub(super) future: BoxFuture<'static, Result<Passed, GroupError>>,
 }

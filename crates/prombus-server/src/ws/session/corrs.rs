@@ -3,7 +3,9 @@
 /// `corr`s in order, as JSON text.
 #[derive(Debug, Default)]
 pub(super) struct Corrs {
+    /// All `corr`s, one after the other.
     text: String,
+    /// Where the `corr` of each frame ends in `text`.
     ends: Vec<u32>,
     /// The ignored fields of frames that have some, by the number of the frame.
     ignored: Vec<(u32, Vec<String>)>,
@@ -34,7 +36,7 @@ impl Corrs {
         self.ignored.is_empty()
     }
 
-    /// The ignored fields of a frame, by number.
+    /// The ignored fields of the frame with this number, counted from 0.
     pub(super) fn ignored(&self, number: usize) -> &[String] {
         if self.ignored.is_empty() {
             return &[];

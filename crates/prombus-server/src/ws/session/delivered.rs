@@ -5,20 +5,20 @@ use prombus::delivery::Position;
 use std::collections::HashMap;
 use uuid::Uuid;
 
-/// How many deliveries beyond the window are remembered; see [`Delivered::forget_expired`].
+/// Deliveries are forgotten only if more than twice the window plus this many are remembered; see [`Delivered::forget_expired`].
 const EXTRA: usize = 1_024;
 
 /// A delivery that was put into the send buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sent {
     pub(super) position: Position,
-    /// The event's own time.
+    /// The event's `ts`, in ms since 1970.
     pub(super) ts: i64,
     /// When it was sent, on the steady clock.
     pub(super) at_ms: u64,
-    /// When the lease ends, unless it is extended.
+    /// When the lease ends, on the steady clock. An extension updates it.
     pub(super) deadline_ms: u64,
-    /// The position in the send buffer at which its frame ends.
+    /// The position of the send buffer at which the EVENT frame ends.
     pub(super) end: u64,
 }
 
@@ -66,8 +66,8 @@ impl Delivered {
         self.by_id.values().chain(self.twins.iter().map(|(_, sent)| sent))
     }
 
-    /// Forgets deliveries whose leases have expired, oldest first, when many more than the window are remembered. An ack for a
-    /// forgotten delivery is stale.
+    /// Forgets deliveries whose leases have expired, earliest deadline first, if far more than `window` (the subscription's
+    /// `max_in_flight`) are remembered. An ack for a forgotten delivery is stale.
     pub(super) fn forget_expired(&mut self, window: usize, now_ms: u64) {
         let before = self.len();
         if before <= 2 * window + EXTRA {

@@ -35,7 +35,7 @@ impl DeliveryRate {
         Some(bucket.available(now_ms).max(1))
     }
 
-    /// Events were sent.
+    /// Takes the tokens of events that were sent.
     pub(super) fn take(&mut self, count: u32, now_ms: u64) {
         if let Some(bucket) = &mut self.bucket {
             bucket.take(count, now_ms);

@@ -25,12 +25,12 @@ impl DeliveryTimes {
         Self { metrics, handler_durations: Repeated::default(), latencies: Repeated::default() }
     }
 
-    /// Deliveries were pulled.
+    /// Records the duration of a pull that returned deliveries.
     pub(super) fn pulled(&self, took: Duration) {
         self.metrics.poll_duration_ms.observe(took.as_secs_f64() * 1000.0);
     }
 
-    /// A delivery was acked or nacked.
+    /// Records the times of a delivery that was acked or nacked. The latency is recorded only for acks.
     pub(super) fn settled(&mut self, sent: &Sent, is_ack: bool, now: FrameTime) {
         let took_ms = now.steady_ms.saturating_sub(sent.at_ms);
         self.handler_durations.add(took_ms, &self.metrics.handler_duration_ms);

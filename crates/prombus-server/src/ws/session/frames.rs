@@ -142,14 +142,14 @@ impl Session {
     ) {
         if self.last_topic.as_ref().is_none_or(|known| known.topic.as_str() != topic) {
             let found = self.gateway.backend.topic(topic);
-            let is_there = found.is_some();
+            let exists = found.is_some();
             let name = match found.map_or_else(|| Topic::new(topic), Ok) {
                 Ok(name) => name,
                 Err(error) => return put_err(out, corr, ErrorCode::BadTopic, &error.to_string()),
             };
             let principal = self.principal.as_ref().expect("frames before AUTH are refused");
             let is_allowed = principal.may_publish(topic);
-            self.last_topic = Some(KnownTopic { topic: name, is_allowed, is_there });
+            self.last_topic = Some(KnownTopic { topic: name, is_allowed, exists });
         }
         let Some(known) = &mut self.last_topic else { return };
         if !known.is_allowed {
@@ -160,8 +160,8 @@ impl Session {
         if let Err(limited) = gateway.rates.take_publish(&*gateway.backend, &self.peer.rate, topic, 1) {
             return put_rate_limited(out, corr, &limited.to_string(), limited.retry_after_ms);
         }
-        known.is_there = known.is_there || self.gateway.backend.topic(topic).is_some();
-        let to = (&known.topic, known.is_there);
+        known.exists = known.exists || self.gateway.backend.topic(topic).is_some();
+        let to = (&known.topic, known.exists);
         let answer = (corr, self.ignored.as_slice());
         let pushed = self.publisher.push(&*self.gateway.backend, answer, to, payload, opts);
         if let Err(error) = pushed {

@@ -12,7 +12,7 @@ use std::task::{Wake, Waker};
 #[derive(Debug, Default)]
 pub(super) struct ReadyList {
     slots: Mutex<VecDeque<usize>>,
-    /// The connection's task.
+    /// The task of the connection, which a woken slot wakes.
     task: AtomicWaker,
 }
 
@@ -20,6 +20,7 @@ pub(super) struct ReadyList {
 #[derive(Debug)]
 pub(super) struct SlotWaker {
     slot: usize,
+    /// Whether the slot is in the list.
     is_queued: AtomicBool,
     list: Arc<ReadyList>,
 }
@@ -33,7 +34,7 @@ impl ReadyList {
         self.slots.lock().pop_front()
     }
 
-    /// Removes a slot that has become free.
+    /// Removes a slot whose subscription has ended.
     pub(super) fn forget(&self, slot: usize) {
         self.slots.lock().retain(|&other| other != slot);
     }
@@ -56,7 +57,7 @@ impl SlotWaker {
         }
     }
 
-    /// The slot is being polled. A later wake-up adds it to the list again.
+    /// Records that the slot was taken from the list and is being polled. A later wake-up adds it to the list again.
     pub(super) fn taken(&self) {
         self.is_queued.store(false, Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! Settlements whose answers wait until they are durable.
+//! Answers to settlements, which are sent when the settlements are durable.
 
 use super::corrs::Corrs;
 use crate::ws::answers::put_settled;
@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 pub(super) struct Settling {
     ticket: DurableTicket,
     corrs: Corrs,
-    /// Whether each was stale.
+    /// For each of the `corrs`: whether the settlement was stale.
     stale: Vec<bool>,
 }
 
@@ -20,7 +20,7 @@ impl Settling {
         Self { ticket, corrs, stale }
     }
 
-    /// Writes the answers when the settlements are durable. Returns false before that.
+    /// Writes the answers if the settlements are durable or have failed. Returns false while neither is known.
     pub(super) fn poll(&mut self, context: &mut Context<'_>, out: &mut SendBuffer) -> bool {
         let Poll::Ready(result) = Pin::new(&mut self.ticket).poll(context) else { return false };
         for (number, (corr, &stale)) in self.corrs.iter().zip(&self.stale).enumerate() {

@@ -23,15 +23,21 @@ use uuid::Uuid;
 thread_local! {
     /// The buffer for deliveries between group and socket. It belongs to the thread, so connections need no memory for it.
     static PULLED: RefCell<DeliveryBatch> = RefCell::default();
+    /// The outcomes of a settlement.
     static OUTCOMES: RefCell<Vec<SettleOutcome>> = RefCell::default();
 }
 
+/// A subscription of one client to a group.
 pub(super) struct Subscription {
+    /// The topic or pattern that names the subscription.
     pub(super) topic: String,
     pub(super) group: String,
+    /// Further topics and patterns that the group reads.
     more_topics: Vec<Pattern>,
     pub(super) membership: Arc<dyn Membership>,
+    /// Adds the subscription to the ready list.
     pub(super) slot: Arc<SlotWaker>,
+    /// `slot` as a waker.
     waker: Waker,
     settings: MemberSettings,
     frame: EventFrame,
@@ -39,6 +45,7 @@ pub(super) struct Subscription {
     times: DeliveryTimes,
     /// Collected acks that are not submitted yet.
     acks: Vec<(Position, Verdict<'static>)>,
+    /// The `corr`s of `acks`.
     ack_corrs: Corrs,
     /// The last pull was pending, so the group may be reading events for this member.
     pub(super) is_waiting: bool,
@@ -78,7 +85,7 @@ impl Subscription {
         }
     }
 
-    /// All topics and patterns that it reads.
+    /// All topics and patterns that the subscription reads.
     pub(super) fn patterns(&self) -> impl Iterator<Item = &str> {
         std::iter::once(self.topic.as_str()).chain(self.more_topics.iter().map(Pattern::as_str))
     }
@@ -107,7 +114,8 @@ impl Subscription {
         sent
     }
 
-    /// Submits the collected acks. Returns the answers, which wait until the acks are durable.
+    /// Submits the collected acks. Returns the answers, which wait until the acks are durable; `None` if there are none to send.
+    /// `is_healthy`: acks can become durable now.
     pub(super) fn settle(&mut self, is_healthy: bool) -> Option<Settling> {
         if self.acks.is_empty() {
             return None;
@@ -116,7 +124,7 @@ impl Subscription {
         let settling = OUTCOMES.with_borrow_mut(|outcomes| {
             outcomes.clear();
             let ticket = self.membership.settle(&self.acks, outcomes);
-            // Acks without a corr are answered only on error.
+            // Acks without a `corr` are answered only if they cannot become durable.
             if self.ack_corrs.is_silent() && is_healthy {
                 return None;
             }
@@ -201,12 +209,13 @@ impl Subscription {
         drop(self.membership.leave());
     }
 
-    /// Ends the subscription after the connection broke. A delivery that was never sent does not count as an attempt.
-    pub(super) fn lose(mut self, sent_bytes: u64) {
+    /// Ends the subscription of a lost client, which was sent everything before the position `sent` of the send buffer. A delivery
+    /// that was not sent completely does not count as an attempt.
+    pub(super) fn lose(mut self, sent: u64) {
         self.membership.stop_waiting();
         drop(self.settle(true));
-        let unsent = self.delivered.iter().filter(|sent| sent.end > sent_bytes);
-        let unsent: Vec<_> = unsent.map(|sent| (sent.position, Verdict::Release)).collect();
+        let unsent = self.delivered.iter().filter(|delivery| delivery.end > sent);
+        let unsent: Vec<_> = unsent.map(|delivery| (delivery.position, Verdict::Release)).collect();
         if !unsent.is_empty() {
             drop(self.membership.settle(&unsent, &mut Vec::new()));
         }

@@ -20,13 +20,15 @@ use std::task::{Context, Waker};
 /// Maximum size of one pull, so that subscriptions take turns.
 const PULL_BYTES_MAX: usize = 256 * 1024;
 
-/// Maximum number of queued bytes of a connection while the buffer budget of all connections is used up.
+/// While the buffer budget of all connections is used up: a connection with this many queued bytes gets no events.
 const LITTLE_BYTES: usize = 32 * 1024;
 
 /// An index in the list of subscriptions.
 pub(super) type SlotIndex = usize;
 
+/// The subscriptions of one session.
 pub(super) struct Subscriptions {
+    /// `None`: the slot is free.
     slots: Vec<Option<Subscription>>,
     /// By topic and group, see [`put_key`].
     by_name: HashMap<String, SlotIndex>,
@@ -38,9 +40,11 @@ pub(super) struct Subscriptions {
     unsettled: Vec<SlotIndex>,
     /// Settlements whose answers wait until they are durable, in order.
     settling: VecDeque<Settling>,
+    /// Slots that may have events to pull.
     ready: Arc<ReadyList>,
-    /// Slots whose last pull was pending, each once.
+    /// Slots whose last pull was pending, without duplicates.
     waiting: Vec<SlotIndex>,
+    /// Whether the leases are held, see [`hold`](Self::hold).
     is_held: bool,
     /// All groups were left; the session gets no more events.
     has_left: bool,
@@ -147,7 +151,8 @@ impl Subscriptions {
         self.unsettled = unsettled;
     }
 
-    /// Answers a settlement when it is durable. Without `corr` it is answered only if it fails.
+    /// Queues the answer of a settlement, which is sent when the settlement is durable. Without `corr` it is not answered, unless
+    /// acks cannot become durable at the moment.
     pub(super) fn answer_later(&mut self, settling: Settling, backend: &dyn Backend) {
         if !settling.is_silent() || !is_durable(backend) {
             self.settling.push_back(settling);
@@ -175,7 +180,7 @@ impl Subscriptions {
         Some(subscription)
     }
 
-    /// Wakes this task when a subscription has events.
+    /// Registers the task that is woken when a subscription may have events.
     pub(super) fn register(&self, waker: &Waker) {
         self.ready.register(waker);
     }
@@ -242,7 +247,7 @@ impl Subscriptions {
         subscription.leave();
     }
 
-    /// Holds the leases while the socket is not read: they do not expire meanwhile.
+    /// Sets whether the leases of all subscriptions are held. Held leases do not expire.
     pub(super) fn hold(&mut self, is_held: bool) {
         if self.is_held != is_held {
             self.is_held = is_held;
@@ -261,7 +266,7 @@ impl Subscriptions {
         }
     }
 
-    /// The connection broke after everything before this position of the send buffer was sent.
+    /// Ends all subscriptions because the client is lost. It was sent everything before the position `sent` of the send buffer.
     pub(super) fn lose(&mut self, sent: u64) {
         self.has_left = true;
         self.by_name.clear();
@@ -271,20 +276,20 @@ impl Subscriptions {
     }
 }
 
-/// How many bytes of events may be queued now. Events may use half of the limit; the other half is for answers. While the buffer
-/// budget of all connections is used up, clients that keep up still get small amounts.
+/// How many more bytes of events may be queued now. Events may use half of `max_queued_bytes`; the other half is for answers. While
+/// the buffer budget of all connections is used up, clients that read what they are sent still get small amounts.
 fn room(gateway: &Gateway, out: &SendBuffer) -> usize {
     let most = gateway.options.connections.max_queued_bytes / 2;
     let most = if gateway.budget.has_room() { most } else { most.min(LITTLE_BYTES) };
     most.saturating_sub(out.byte_count())
 }
 
-/// Whether acks can become durable. If not, acks without a `corr` must be answered too.
+/// Whether acks can become durable now. If not, acks without a `corr` must be answered too, with an error.
 fn is_durable(backend: &dyn Backend) -> bool {
     backend.health().is_ok() && !backend.is_storage_full()
 }
 
-/// Topic and group, separated by a line break, which neither can contain.
+/// Writes the key of a subscription: topic and group, separated by a line break, which neither can contain.
 fn put_key(into: &mut String, topic: &str, group: &str) {
     into.clear();
     into.push_str(topic);
