@@ -10,13 +10,19 @@ const OPENING: &[u8] = b"\"events\":[";
 /// Splits an array into its elements.
 #[derive(Debug, Default)]
 pub(crate) struct ArraySplitter {
+    /// Bytes that arrived and do not belong to a returned element.
     buffer: BytesMut,
-    /// The part of the buffer that was scanned.
-    looked_at: usize,
+    /// How many bytes of the buffer were scanned.
+    scanned_bytes: usize,
+    /// How many objects and arrays are open inside the array `events`.
     depth: usize,
+    /// Whether the start of the array `events` was found.
     is_inside: bool,
+    /// Whether the scan is inside a string.
     in_string: bool,
+    /// Whether the last byte was a backslash that escapes the next one.
     is_escaped: bool,
+    /// Whether the end of the array was found.
     is_over: bool,
 }
 
@@ -36,8 +42,8 @@ impl ArraySplitter {
         if self.is_over {
             return None;
         }
-        while let Some(&byte) = self.buffer.get(self.looked_at) {
-            self.looked_at += 1;
+        while let Some(&byte) = self.buffer.get(self.scanned_bytes) {
+            self.scanned_bytes += 1;
             if self.in_string {
                 match byte {
                     _ if self.is_escaped => self.is_escaped = false,
@@ -52,21 +58,21 @@ impl ArraySplitter {
                 b'{' | b'[' => self.depth += 1,
                 b']' if self.depth == 0 => {
                     self.is_over = true;
-                    self.buffer.advance(self.looked_at);
+                    self.buffer.advance(self.scanned_bytes);
                     return None;
                 }
                 b'}' | b']' => {
-                    // Only invalid JSON makes the depth negative, and the caller detects that.
+                    // Only invalid JSON would make the depth negative. The caller detects it when it parses the element.
                     self.depth = self.depth.saturating_sub(1);
                     if self.depth == 0 {
-                        let element = self.buffer.split_to(self.looked_at).freeze();
-                        self.looked_at = 0;
+                        let element = self.buffer.split_to(self.scanned_bytes).freeze();
+                        self.scanned_bytes = 0;
                         return Some(element);
                     }
                 }
                 b',' if self.depth == 0 => {
-                    self.buffer.advance(self.looked_at);
-                    self.looked_at = 0;
+                    self.buffer.advance(self.scanned_bytes);
+                    self.scanned_bytes = 0;
                 }
                 _ => {}
             }
@@ -74,7 +80,7 @@ impl ArraySplitter {
         None
     }
 
-    /// The text after the array, once the body is complete: `,"count":…}`. None if the array has no end.
+    /// The text after the array: `,"count":…}`. Call this at the end of the body. `None` if the end of the array was not found.
     pub(crate) fn rest(self) -> Option<Bytes> {
         self.is_over.then(|| self.buffer.freeze())
     }

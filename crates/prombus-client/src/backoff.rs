@@ -3,13 +3,15 @@
 use prombus_protocol::Uuid;
 use std::time::Duration;
 
-/// The first and the longest wait.
+/// The first wait, before jitter.
 pub(crate) const FIRST_WAIT: Duration = Duration::from_millis(100);
+/// The longest wait, before jitter.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// A sequence of waits.
 #[derive(Debug)]
 pub(crate) struct Backoff {
+    /// The next wait, before jitter.
     next: Duration,
 }
 

@@ -19,7 +19,9 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct Client {
     http: Arc<Http>,
+    /// The WebSocket for publishing.
     publishing: Arc<PublishConnection>,
+    /// How long a publish keeps trying while the server does not respond.
     patience: Duration,
 }
 
@@ -44,8 +46,8 @@ impl Client {
         Ok(client)
     }
 
-    /// Sets how long a publish keeps waiting and resending while the server does not respond. Default: 60 s. With zero, it is sent once,
-    /// and the response may take as long as the connection lasts. Earlier clones keep their own value.
+    /// Sets how long a publish keeps waiting and resending while the server does not respond. Default: 60 s. With zero, an event is sent
+    /// only once, and the response may take as long as the connection lasts. Clones that were made before keep their own value.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;

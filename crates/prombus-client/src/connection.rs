@@ -22,7 +22,7 @@ use tokio_tungstenite::tungstenite::Utf8Bytes;
 /// How long a server that accepted the connection may take to grant access.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection. Dropping it sends a close frame, so that the server returns its leases without counting an attempt.
+/// A connection. Dropping it sends a close frame, so that its leases return to the group without counting an attempt.
 pub(crate) struct Connection {
     /// Frames to write. The queue is unbounded, but each request waits for its response, so it has at most one frame or batch in here.
     /// Frames of cancelled requests are written too.
@@ -49,7 +49,7 @@ impl Connection {
         Ok(Self { outgoing, shared })
     }
 
-    /// Whether it has ended.
+    /// Whether the connection has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.shared.is_over()
     }
@@ -98,7 +98,7 @@ impl Connection {
         }
     }
 
-    /// Sends the valid frames.
+    /// Sends the valid frames. The others already have their outcome.
     fn send(&self, frames: &[Result<ClientFrame<'_>, PublishError>]) -> SentBatch {
         let (sender, answers) = mpsc::unbounded_channel();
         let mut outcomes: Vec<Option<Result<OkFrame, PublishError>>> = Vec::with_capacity(frames.len());
@@ -130,8 +130,9 @@ impl Connection {
 /// Frames whose responses are awaited.
 struct SentBatch {
     answers: mpsc::UnboundedReceiver<Answer>,
+    /// The outcome of each frame; `None` while it waits for its response.
     outcomes: Vec<Option<Result<OkFrame, PublishError>>>,
-    /// The number of frames without a response.
+    /// The number of sent frames without a response.
     waiting: usize,
     shared: Arc<Shared>,
 }

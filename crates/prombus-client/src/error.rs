@@ -33,7 +33,7 @@ pub enum ClientError {
         /// The server's message.
         why: String,
     },
-    /// The server refused.
+    /// The server refused the request.
     #[error("{message} ({code})")]
     Refused {
         /// The HTTP status, if it was an HTTP request.
@@ -53,7 +53,7 @@ pub enum ClientError {
         /// The cause.
         why: String,
     },
-    /// The response is not valid: it may not be a prombus server.
+    /// The response is not valid: perhaps another program, not a prombus server, uses this address.
     #[error("{address} did not respond like a prombus server: {why}")]
     Answer {
         /// The server's address.
@@ -129,7 +129,7 @@ impl From<RecordError> for PublishError {
 /// Why a publish failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PublishError {
-    /// The server refused the event. It was not stored, except that after `unavailable` it may have been.
+    /// The server refused the event. It was not stored, unless the code is `unavailable`: then it may have been stored.
     #[error("{message} ({code})")]
     Refused {
         /// The error code, for programs.

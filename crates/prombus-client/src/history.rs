@@ -21,9 +21,9 @@ pub struct HistoryQuery {
     pub from_ts: Option<i64>,
     /// Only events with this `ts` or an earlier one.
     pub to_ts: Option<i64>,
-    /// Only events up to this seq; otherwise up to the event that is the newest when the end is reached. Not for patterns.
+    /// Only events up to this seq. By default, the history ends when no newer event is stored. Not for patterns.
     pub to_seq: Option<u64>,
-    /// Only the last events, this many and at most 1,000,000. Not for patterns.
+    /// Only this many of the newest events, at most 1,000,000. Not for patterns.
     pub last: Option<u64>,
     /// Reads the newest events first. Not for patterns.
     pub is_descending: bool,
@@ -44,10 +44,12 @@ pub struct History {
     topic: String,
     query: HistoryQuery,
     filter: Filter,
+    /// The page that is being read.
     page: Option<(Pieces, ArraySplitter)>,
-    /// Where the next page starts: `next` of the last response.
+    /// Where the next page starts: the field `next` at the end of the previous page.
     next: Option<String>,
-    /// Events up to this seq are skipped: they were read before, and the event to continue after was removed.
+    /// Events up to this seq are skipped. Set when the event to continue after was removed, so that reading starts from the oldest
+    /// event.
     skip_to_seq: u64,
     is_over: bool,
 }

@@ -13,8 +13,8 @@ pub struct Lines {
     body: Pieces,
     headers: HeaderMap,
     buffer: BytesMut,
-    /// The part of the buffer that contains no line end.
-    looked_at: usize,
+    /// How many bytes at the start of the buffer are known to contain no line end.
+    scanned_bytes: usize,
 }
 
 /// A response body, piece by piece. An incomplete body is an error.
@@ -51,7 +51,7 @@ impl Lines {
     pub(crate) fn new(http: Arc<Http>, response: Response<Incoming>) -> Self {
         let (parts, body) = response.into_parts();
         let body = Pieces::new(http, body);
-        Self { body, headers: parts.headers, buffer: BytesMut::new(), looked_at: 0 }
+        Self { body, headers: parts.headers, buffer: BytesMut::new(), scanned_bytes: 0 }
     }
 
     /// A header of the response.
@@ -65,20 +65,20 @@ impl Lines {
     /// [`ClientError::Lost`] if the response breaks off; the lines so far are then incomplete.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
         loop {
-            if let Some(at) = self.buffer[self.looked_at..].iter().position(|byte| *byte == b'\n') {
-                let line = self.buffer.split_to(self.looked_at + at).freeze();
+            if let Some(at) = self.buffer[self.scanned_bytes..].iter().position(|byte| *byte == b'\n') {
+                let line = self.buffer.split_to(self.scanned_bytes + at).freeze();
                 self.buffer.advance(1);
-                self.looked_at = 0;
+                self.scanned_bytes = 0;
                 if line.iter().all(u8::is_ascii_whitespace) {
                     continue;
                 }
                 return Ok(Some(line));
             }
-            self.looked_at = self.buffer.len();
+            self.scanned_bytes = self.buffer.len();
             match self.body.next().await? {
                 Some(piece) => self.buffer.extend_from_slice(&piece),
                 None => {
-                    self.looked_at = 0;
+                    self.scanned_bytes = 0;
                     let rest = std::mem::take(&mut self.buffer).freeze();
                     return Ok((!rest.iter().all(u8::is_ascii_whitespace)).then_some(rest));
                 }

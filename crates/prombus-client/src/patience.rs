@@ -6,6 +6,7 @@ use tokio::time::{Instant, timeout_at};
 /// The remaining time. It restarts with every response.
 pub(crate) struct Patience {
     limit: Duration,
+    /// When the last response was received; at first, when the publish began.
     answered_at: Instant,
 }
 
@@ -20,7 +21,7 @@ impl Patience {
         self.answered_at = Instant::now();
     }
 
-    /// The time by which the next response must arrive.
+    /// How long until the patience ends, if no response arrives.
     pub(crate) fn left(&self) -> Duration {
         self.limit.saturating_sub(self.answered_at.elapsed())
     }

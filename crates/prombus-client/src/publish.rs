@@ -87,7 +87,7 @@ impl Publish {
         self.with(|options| options.ts = Some(ts))
     }
 
-    /// The entity that the event is about; compaction and state go by it.
+    /// The entity that the event is about. Compaction and state keep the newest event of each key.
     pub fn key(self, key: impl Into<String>) -> Self {
         self.with(|options| options.key = Some(key.into()))
     }

@@ -28,7 +28,7 @@ pub enum Setback {
 pub(crate) struct Resend<'a> {
     /// How long to keep trying while the server does not respond.
     pub(crate) patience: Duration,
-    /// Sends one record at a time; set when a rate limit is reached.
+    /// Whether records are sent one at a time. Set when a rate limit is reached.
     pub(crate) is_one_by_one: &'a mut bool,
     pub(crate) on_setback: &'a mut (dyn FnMut(&Setback) + Send),
 }
@@ -95,8 +95,11 @@ impl Resend<'_> {
     }
 }
 
+/// When a record is sent again.
 enum Retry {
+    /// After the time that the server named, because a rate limit was reached.
     After(Duration),
+    /// After the next wait of the backoff, for the reason in the text.
     WithBackoff(String),
 }
 

@@ -71,7 +71,7 @@ pub fn put_body_head(into: &mut Vec<u8>, fields: &BodyFields<'_>) {
     into.extend_from_slice(b",\"payload\":");
 }
 
-/// Appends the beginning of a body, up to its topic. It is the same for all events of a millisecond, so callers can copy it from
+/// Appends the beginning of a body, up to its topic. It is the same for all events with the same `ts`, so callers can copy it from
 /// one event to the next. [`put_body_topic`] follows.
 pub fn put_body_ts(into: &mut Vec<u8>, ts: i64) {
     into.extend_from_slice(b"{\"ts\":");
@@ -228,7 +228,9 @@ struct StoredEvent {
 struct HeadFields<'a> {
     bytes: &'a [u8],
     scanner: Scanner<'a>,
+    /// Whether no field was read yet, so that no comma comes before the next one.
     first: bool,
+    /// Where the payload begins, when it was reached.
     payload_at: Option<usize>,
 }
 

@@ -33,7 +33,7 @@ pub enum ErrorCode {
     NotFound,
     /// HTTP: the route does not support this method.
     MethodNotAllowed,
-    /// A configured limit is reached: topics, groups, connections.
+    /// A limit is reached: on topics, groups, subscriptions of a connection, unused tickets, or keys of a state.
     LimitReached,
     /// A rate limit is exceeded; `retry_after_ms` is the time to wait.
     RateLimited,

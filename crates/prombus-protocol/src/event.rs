@@ -117,7 +117,7 @@ pub enum RedeliveryReason {
     Nacked,
     /// The member's connection broke.
     MemberLost,
-    /// The server was restarted, and the event may have been delivered before.
+    /// The server was restarted. The event may have been delivered before the restart.
     ServerRestarted,
 }
 
@@ -150,10 +150,10 @@ pub struct DeliveryContext {
     /// The progress of the group, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<CursorPosition>,
-    /// Why it is redelivered; `None` on the first delivery.
+    /// Why the event is redelivered; `None` on the first delivery.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<RedeliveryReason>,
-    /// The duration of the lease, from the delivery.
+    /// The duration of the lease, in milliseconds from the delivery.
     #[serde(default)]
     pub ack_deadline_ms: u64,
     /// The reason of the last nack, if known; cut to 256 bytes.
@@ -166,9 +166,9 @@ pub struct DeliveryContext {
 pub struct Ack {
     /// The event.
     pub id: Uuid,
-    /// Whether it succeeded.
+    /// Whether the ack or nack succeeded.
     pub ok: bool,
-    /// The error, if it failed; or the reason of the nack.
+    /// If `ok` is false: the error. Otherwise the reason of the nack, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub err: Option<String>,
     /// The sender did not hold the lease any more, so nothing changed.
@@ -185,7 +185,7 @@ pub struct DeadLetter<T = Box<RawValue>> {
     pub group: String,
     /// The whole event.
     pub original: EventRecord<T>,
-    /// The last error.
+    /// The error of the last attempt.
     pub err: String,
     /// The number of attempts.
     pub attempts: u32,

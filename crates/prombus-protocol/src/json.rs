@@ -52,6 +52,7 @@ impl JsonError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Json<'a> {
     text: &'a str,
+    /// Whether the text contains a CR or LF.
     line_breaks: bool,
 }
 

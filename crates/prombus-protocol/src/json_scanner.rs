@@ -7,7 +7,9 @@
 
 use crate::limits::MAX_NESTING;
 
+/// The lowest bit of each byte.
 const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
+/// The highest bit of each byte.
 const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
 
 /// The problem at the position where a scanner stopped.
@@ -95,6 +97,7 @@ pub(crate) fn plain_prefix(bytes: &[u8]) -> usize {
 /// A position in a JSON text that moves over valid JSON.
 pub(crate) struct Scanner<'a> {
     bytes: &'a [u8],
+    /// The position.
     at: usize,
     /// Whether a CR or LF was skipped.
     pub(crate) line_breaks: bool,

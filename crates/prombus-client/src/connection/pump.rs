@@ -17,10 +17,11 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{self, Bytes, Message, Utf8Bytes};
 
-/// The silence after which a ping is sent, and the silence after which the connection ends.
+/// A ping is sent when nothing was received for this long.
 const PING_AFTER: Duration = Duration::from_secs(30);
+/// The connection ends when nothing was received for this long.
 const SILENCE_LIMIT: Duration = Duration::from_secs(75);
-/// How long requests may wait without any response. After that, the server counts as hanging.
+/// If requests wait and none of them gets a response for this long, the server counts as hanging and the connection ends.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long to wait for the server's close frame after sending one or after a failed write.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -69,7 +70,7 @@ async fn write(
                 continue;
             }
         };
-        // All queued frames are sent with it in one write.
+        // The frames that are already queued after it are sent in the same write.
         while let Ok(more) = queued.try_recv() {
             batch.extend(more);
         }

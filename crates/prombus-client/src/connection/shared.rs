@@ -37,26 +37,28 @@ pub(super) struct Shared {
 
 #[derive(Default)]
 struct State {
+    /// The number of the last frame.
     last_corr: u64,
     /// The waiting requests. A cancelled request stays in here until its response arrives.
     waiting: HashMap<u64, Waiter>,
-    /// When the last response was received, or the first of the waiting requests was sent.
+    /// While requests wait: when the last response was received or, if that was later, when the first of these requests was sent.
     unanswered_since: Option<Instant>,
-    /// Why the connection ended.
+    /// Why the connection ended; `None` while it is open.
     ended: Option<String>,
 }
 
 /// A frame that waits for its response.
 struct Waiter {
+    /// The size of the frame.
     byte_count: usize,
     recipient: Recipient,
 }
 
 /// The receiver of a response.
 pub(super) enum Recipient {
-    /// To a batch, with the index of the frame.
+    /// A batch, which has the frame at this index.
     Batch(usize, mpsc::UnboundedSender<Answer>),
-    /// To the subscription.
+    /// The subscription of the connection.
     Subscription,
 }
 
@@ -91,7 +93,7 @@ impl Shared {
         state.last_corr
     }
 
-    /// Writes a frame and registers it as waiting.
+    /// Returns the text of a frame, and registers it as waiting for its response.
     pub(super) fn register(
         &self,
         corr: u64,
@@ -158,7 +160,8 @@ impl Shared {
     pub(super) fn end(&self, End { why, is_too_large }: End) {
         let mut state = self.state.lock();
         if is_too_large {
-            // One of the waiting frames was too large, so the largest is. If it were resent, it would end the next connection too.
+            // The server does not say which frame was too large, but it must be true of the largest waiting frame. If that frame were
+            // resent, it would end the next connection too, so it counts as refused.
             let largest = state.waiting.iter().max_by_key(|(_, waiter)| waiter.byte_count);
             if let Some(corr) = largest.map(|(corr, _)| *corr)
                 && let Some(Waiter { recipient, .. }) = state.waiting.remove(&corr)

@@ -17,11 +17,11 @@ pub(super) enum Command {
     Extend { serial: u64, by: Duration, reply: Reply<bool> },
     /// Reports that a delivery was dropped without a result.
     Release { serial: u64 },
-    /// Stops or starts deliveries.
+    /// Stops (true) or starts (false) deliveries.
     Pause(bool),
     /// Stops deliveries permanently. Deliveries that the consumer has can be settled as long as the connection lasts.
     Drain,
-    /// Leaves the group once the server has responded to all results.
+    /// Leaves the group. The reply is sent when the server has responded to this and to all results.
     Leave(Reply<()>),
 }
 
@@ -29,6 +29,7 @@ pub(super) enum Command {
 #[derive(Clone)]
 pub(super) struct MemberHandle {
     commands: mpsc::UnboundedSender<Command>,
+    /// The server's address, for errors.
     address: Arc<str>,
 }
 
@@ -38,7 +39,7 @@ impl MemberHandle {
         (Self { commands, address: address.into() }, receiver)
     }
 
-    /// Sends a command. After the subscription has ended, it has no effect.
+    /// Sends a command. It has no effect if the subscription has ended.
     pub(super) fn send(&self, command: Command) {
         let _ = self.commands.send(command);
     }

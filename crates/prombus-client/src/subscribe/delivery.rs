@@ -98,6 +98,7 @@ impl Delivery {
 pub(super) struct Ticket {
     lease: Arc<Lease>,
     member: MemberHandle,
+    /// Whether a result was sent. If not, dropping the ticket releases the delivery.
     is_settled: bool,
 }
 

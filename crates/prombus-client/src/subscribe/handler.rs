@@ -70,7 +70,7 @@ impl Deref for HandlerContext {
 #[derive(Debug)]
 pub struct HandlerHandle {
     stop: watch::Sender<bool>,
-    /// None once its result was returned.
+    /// `None` after its result was returned.
     task: Option<JoinHandle<Result<(), ClientError>>>,
     member: MemberHandle,
     created: bool,
@@ -147,7 +147,7 @@ where
     let mut running = JoinSet::new();
     let mut refused = None;
     let mut is_taking = true;
-    // False once the handle is dropped.
+    // False after the handle was dropped.
     let mut may_be_stopped = true;
     while is_taking || !running.is_empty() {
         tokio::select! {

@@ -12,6 +12,7 @@ pub(super) struct Lease {
 
 #[derive(Clone, Copy, Debug)]
 struct LeaseState {
+    /// When the lease ends.
     deadline: Instant,
     phase: Phase,
     /// When the consumer took the delivery, or adopted a new lease for it.
@@ -50,13 +51,13 @@ impl Lease {
         self.state.borrow().handled_since
     }
 
-    /// Replaces the lease by a new one; the time of handling restarts.
+    /// Replaces the lease by that of a redelivery. If the consumer has the delivery, its time of handling starts again.
     pub(super) fn adopt(&self, deadline: Instant, now: Instant) {
         self.renew(deadline);
         self.state.send_modify(|state| state.handled_since = state.handled_since.map(|_| now));
     }
 
-    /// Extends the lease.
+    /// Extends the lease. A lost lease is valid again.
     pub(super) fn renew(&self, deadline: Instant) {
         self.state.send_modify(|state| {
             state.deadline = deadline;
@@ -106,7 +107,7 @@ impl Lease {
         self.state.borrow().phase == Phase::Discarded
     }
 
-    /// Resolves when the lease is over.
+    /// Resolves when the consumer has the delivery and the lease is over.
     pub(super) async fn lost(&self) {
         let mut state = self.state.subscribe();
         // It cannot fail: the sender is in `self`.

@@ -40,7 +40,7 @@ pub(super) enum Arrival {
 pub(super) struct Extendable {
     pub(super) serial: u64,
     pub(super) id: Uuid,
-    /// The number of the lease in the delivery. The response to an extension does not apply to a lease that was adopted later.
+    /// Which of the leases that the delivery had. The response to an extension does not apply to a lease that was adopted later.
     generation: u64,
 }
 
@@ -57,17 +57,20 @@ pub(super) enum Settling {
 
 /// The deliveries of one subscription.
 pub(super) struct LeaseTable {
+    /// By serial, the number of a delivery in this subscription.
     entries: HashMap<u64, Entry>,
+    /// The serial of the newest delivery of each event.
     by_event: HashMap<EventKey, u64>,
-    /// The times at which entries must be checked.
+    /// When entries must be checked: time and serial.
     due: BTreeSet<(Instant, u64)>,
-    /// The entries in the state `Kept`.
+    /// The serials of the entries in the state `Kept`.
     kept: BTreeSet<u64>,
+    /// The serial of the newest delivery.
     last_serial: u64,
     /// The number of connections so far; each lease belongs to one of them.
     connections: u64,
     is_connected: bool,
-    /// No redelivery can arrive, so kept results do not expire.
+    /// Deliveries are stopped: no redelivery can arrive, so kept results do not expire.
     is_paused: bool,
     /// No consumer takes deliveries any more.
     is_draining: bool,
@@ -78,18 +81,21 @@ pub(super) struct LeaseTable {
     extend_for: Option<Duration>,
 }
 
+/// A delivery.
 struct Entry {
     key: EventKey,
     state: EntryState,
+    /// When the entry must be checked, as in [`LeaseTable::due`].
     due: Option<Instant>,
 }
 
 enum EntryState {
-    /// The consumer has it, or it waits for the consumer.
+    /// The consumer has the delivery, or the delivery waits for the consumer. `connection` is the number of the connection that the
+    /// lease belongs to; `generation` counts the leases that the delivery adopted.
     Held { lease: Arc<Lease>, connection: u64, generation: u64 },
     /// The result was sent over the current connection.
     Sent(Settlement),
-    /// The result could not be sent, or the response to it was lost.
+    /// The result could not be sent, or it was sent (`was_sent`) and the response to it was lost.
     Kept { settlement: Settlement, was_sent: bool },
 }
 
@@ -111,14 +117,14 @@ impl LeaseTable {
         }
     }
 
-    /// A new connection has joined the group.
+    /// Records that a new connection has joined the group.
     pub(super) fn connected(&mut self, now: Instant) {
         self.connections += 1;
         self.is_connected = true;
         self.plan_forgetting(now);
     }
 
-    /// Deliveries were stopped or started.
+    /// Records whether deliveries are stopped.
     pub(super) fn set_paused(&mut self, is_paused: bool, now: Instant) {
         if self.is_paused != is_paused {
             self.is_paused = is_paused;
@@ -126,7 +132,8 @@ impl LeaseTable {
         }
     }
 
-    /// No consumer takes deliveries any more: those that wait for it are dropped, and so are those that arrive later.
+    /// Records that no consumer takes deliveries any more. Deliveries that wait for the consumer are dropped, and so are those that arrive
+    /// later.
     pub(super) fn drain(&mut self) {
         self.is_draining = true;
         for serial in self.entries.keys().copied().collect::<Vec<_>>() {
@@ -134,7 +141,7 @@ impl LeaseTable {
         }
     }
 
-    /// Results that could not be sent.
+    /// The number of kept results.
     pub(super) fn kept_count(&self) -> usize {
         self.kept.len()
     }
@@ -144,7 +151,7 @@ impl LeaseTable {
         std::mem::take(&mut self.discarded)
     }
 
-    /// The connection ended. Deliveries that wait for the consumer are dropped: the server redelivers them, perhaps to another member.
+    /// Records that the connection ended. Deliveries that wait for the consumer are dropped: the server redelivers them, perhaps to another member.
     /// The consumer keeps the deliveries that it has.
     pub(super) fn disconnected(&mut self, now: Instant) {
         self.is_connected = false;
@@ -168,7 +175,7 @@ impl LeaseTable {
         }
     }
 
-    /// An event arrived over the current connection, with a lease of this duration and the reason of its redelivery.
+    /// Decides what to do with an event that arrived over the current connection. `lease_for`: the duration of its lease.
     pub(super) fn arrived(
         &mut self,
         key: EventKey,
@@ -193,7 +200,7 @@ impl LeaseTable {
                     self.set_due(serial, None);
                     return Arrival::Resend { serial, settlement };
                 }
-                // The lease expired before the server got the result, which now applies to the new lease.
+                // The lease expired before the server received the result. The result, which is under way, applies to the new lease.
                 EntryState::Sent(settlement) if !settlement.is_retry() => return Arrival::Ignored,
                 // The redelivery that the nack requested may overtake the nack's OK.
                 EntryState::Sent(_) => {}
@@ -214,7 +221,7 @@ impl LeaseTable {
         Arrival::New(lease)
     }
 
-    /// The consumer is done with a delivery.
+    /// Records the consumer's result for a delivery.
     pub(super) fn settle(&mut self, serial: u64, settlement: Settlement, now: Instant) -> Settling {
         let (is_connected, connections) = (self.is_connected, self.connections);
         let Some(entry) = self.entries.get_mut(&serial) else { return Settling::Unknown };
@@ -230,21 +237,21 @@ impl LeaseTable {
         Settling::Send(id)
     }
 
-    /// The server applied or refused a result.
+    /// Records that the server applied or refused a result.
     pub(super) fn answered(&mut self, serial: u64) {
         if self.entries.get(&serial).is_some_and(|it| matches!(it.state, EntryState::Sent(_))) {
             self.remove(serial);
         }
     }
 
-    /// The consumer dropped a delivery without a result. It is redelivered when the server's lease ends.
+    /// Records that the consumer dropped a delivery without a result. The event is redelivered when the server's lease ends.
     pub(super) fn released(&mut self, serial: u64) {
         if self.entries.get(&serial).is_some_and(|it| matches!(it.state, EntryState::Held { .. })) {
             self.remove(serial);
         }
     }
 
-    /// The lease of a delivery, if it can be extended; none if it belongs to an earlier connection.
+    /// The lease of a delivery, if it can be extended; `None` if it is settled or its lease belongs to an earlier connection.
     pub(super) fn extendable(&self, serial: u64) -> Option<Extendable> {
         let Entry { key: (_, id), state, .. } = self.entries.get(&serial)?;
         match *state {
@@ -257,7 +264,7 @@ impl LeaseTable {
         }
     }
 
-    /// The server extended a lease: it runs for `by` from `sent_at`.
+    /// Records that the server extended a lease. It runs for `by` from `sent_at`, when the extension was requested.
     pub(super) fn extended(&mut self, extended: Extendable, by: Duration, sent_at: Instant) {
         let serial = extended.serial;
         if self.extendable(serial) != Some(extended) {
@@ -269,14 +276,14 @@ impl LeaseTable {
         }
     }
 
-    /// The server refused to extend a lease that it does not know. A lease that was adopted later is not affected.
+    /// Records that the server does not know the lease that was to be extended. A lease that was adopted later is not affected.
     pub(super) fn not_extended(&mut self, refused: Extendable) {
         if self.extendable(refused.serial) == Some(refused) {
             self.lost(refused.serial);
         }
     }
 
-    /// The lease of this delivery is over.
+    /// Records that the lease of a delivery is over.
     fn lost(&mut self, serial: u64) {
         if self.discard(serial) {
             return;
@@ -328,7 +335,7 @@ impl LeaseTable {
         None
     }
 
-    /// The subscription is over: every consumer is told that its lease is lost.
+    /// Ends all leases because the subscription is over, and tells the consumers of the deliveries.
     pub(super) fn end(&mut self) {
         for serial in self.entries.keys().copied().collect::<Vec<_>>() {
             self.lost(serial);
@@ -344,7 +351,7 @@ impl LeaseTable {
     fn keep(&mut self, serial: u64, settlement: Settlement, was_sent: bool, now: Instant) {
         let Some(entry) = self.entries.get_mut(&serial) else { return };
         if self.by_event.get(&entry.key) != Some(&serial) {
-            // The event was redelivered since then, and that delivery counts.
+            // The event was redelivered after this delivery, and the result of the newer delivery counts.
             return self.remove(serial);
         }
         entry.state = EntryState::Kept { settlement, was_sent };
@@ -394,9 +401,10 @@ impl LeaseTable {
 /// Whether a kept result settles this delivery of its event.
 fn applies(settlement: &Settlement, was_sent: bool, reason: Option<RedeliveryReason>) -> bool {
     match settlement {
-        // The event was nacked since then, perhaps by this result: it must be tried again.
+        // The event was redelivered because of a nack, perhaps this one: it must be handled again.
         Settlement::Nack { .. } => reason != Some(RedeliveryReason::Nacked),
-        // The result did arrive, and the group was moved by a SEEK since then: the event must be handled again.
+        // A result that was sent and an event without a reason of redelivery: the result was applied, and then a SEEK moved the group
+        // back. The event must be handled again.
         Settlement::Ack | Settlement::GiveUp { .. } => !was_sent || reason.is_some(),
     }
 }

@@ -41,12 +41,16 @@ pub(super) struct Link {
     spec: Arc<Spec>,
     state: State,
     backoff: Backoff,
+    /// Whether deliveries are stopped.
     is_paused: bool,
 }
 
 enum State {
+    /// Subscribed.
     Up(Open),
+    /// Waits before the next attempt to connect.
     Waiting(Pin<Box<Sleep>>),
+    /// Connects and subscribes.
     Opening(BoxFuture<'static, Result<Open, ClientError>>),
     Closed,
 }
@@ -55,6 +59,7 @@ struct Open {
     connection: Connection,
     incoming: mpsc::UnboundedReceiver<Incoming>,
     opened_at: Instant,
+    /// Whether subscribing created the group.
     created: bool,
     /// Whether PAUSE was sent with SUBSCRIBE.
     is_paused: bool,
@@ -92,7 +97,7 @@ impl Link {
         self.send_pause();
     }
 
-    /// Nothing depends on the answer.
+    /// Sends PAUSE or RESUME. The response is ignored.
     fn send_pause(&self) {
         self.post(&pause_frame(&self.spec, self.is_paused));
     }

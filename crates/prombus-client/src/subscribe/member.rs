@@ -24,17 +24,21 @@ pub(super) struct Member {
     leases: LeaseTable,
     ack_timeout: Duration,
     commands: mpsc::UnboundedReceiver<Command>,
+    /// Deliveries for the consumer.
     queue: QueueSender,
     /// Requests of the current connection that wait for a response. Responses and deliveries are processed in the order in which the
     /// server sent them.
     pending: HashMap<u64, Request>,
     /// No more deliveries are wanted, so a lost connection is not replaced.
     is_draining: bool,
+    /// Set by `Leave`.
     leaving: Option<Leaving>,
 }
 
+/// The state after `Leave`.
 struct Leaving {
     reply: Reply<()>,
+    /// The response to UNSUBSCRIBE; `None` while it has not arrived.
     outcome: Option<Result<(), ClientError>>,
 }
 
@@ -209,7 +213,7 @@ impl Member {
     }
 
     fn extend(&mut self, lease: Extendable, by: Duration, reply: Option<Reply<bool>>) {
-        // The server raises shorter extensions to its minimum.
+        // The server does the same with extensions below its minimum.
         let by = by.clamp(Duration::from_millis(MIN_EXTEND_MS), Duration::from_millis(MAX_ACK_TIMEOUT_MS));
         let spec = self.link.spec();
         let frame = ClientFrame::Modack {
@@ -266,7 +270,7 @@ impl Member {
         self.leases.set_paused(is_paused, Instant::now());
     }
 
-    /// No consumer takes deliveries any more.
+    /// Stops handing deliveries to the consumer.
     fn drain(&mut self) {
         self.is_draining = true;
         self.leases.drain();

@@ -1,7 +1,8 @@
 //! The deliveries that wait for the consumer of a subscription.
 //!
-//! The member's task pushes, the subscription pops. The subscription's window bounds live deliveries. Discarded deliveries are purged
-//! once they are half of the queue, so the window also bounds the memory of their payloads.
+//! The member's task pushes deliveries, and the subscription pops them. The subscription's `maxInFlight` bounds the deliveries that are
+//! not discarded. Discarded deliveries are removed when they are half of the queue, so `maxInFlight` also bounds the memory of their
+//! payloads.
 
 use super::lease::Lease;
 use crate::error::ClientError;
@@ -31,8 +32,9 @@ struct State {
     arrived: VecDeque<Arrived>,
     /// The approximate number of discarded deliveries.
     discarded: usize,
-    /// The last item.
+    /// The error that ends the queue, after all deliveries.
     error: Option<ClientError>,
+    /// Whether the sender was dropped.
     is_ended: bool,
     /// The consumer that waits.
     waker: Option<Waker>,
@@ -54,12 +56,12 @@ impl QueueSender {
         self.change(|state| state.arrived.push_back(arrived));
     }
 
-    /// The last item.
+    /// Sets the error that ends the queue, after all deliveries.
     pub(super) fn fail(&self, error: ClientError) {
         self.change(|state| state.error = Some(error));
     }
 
-    /// Some of the deliveries were discarded.
+    /// Records that `count` deliveries in the queue were discarded.
     pub(super) fn discarded(&self, count: usize) {
         let mut state = self.state.lock();
         state.discarded += count;
@@ -96,7 +98,7 @@ impl QueueReceiver {
             if arrived.lease.take(Instant::now()) {
                 return Poll::Ready(Some(Ok(arrived)));
             }
-            // Skips deliveries whose lease ended while they were in the queue.
+            // The delivery was discarded, because its lease ended while it was in the queue.
             state.discarded = state.discarded.saturating_sub(1);
         }
         if let Some(error) = state.error.take() {

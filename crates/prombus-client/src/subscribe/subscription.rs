@@ -17,8 +17,8 @@ use std::task::{Context, Poll};
 /// with these options. It yields that error once. If the group was deleted while the connection was lost, the stream ends with
 /// `not_subscribed`: the reconnect has created a new group, which starts at the `from` of these options, so events may be missing.
 ///
-/// The member leaves the group when this and its deliveries are dropped; unsettled events go to other members, and the attempt does not
-/// count. [`unsubscribe`](Self::unsubscribe) does the same and waits until the member has left.
+/// The member leaves the group when the subscription and all its deliveries are dropped. Unsettled events go to other members, and the
+/// attempt does not count. [`unsubscribe`](Self::unsubscribe) does the same and waits until the member has left.
 #[derive(Debug)]
 pub struct Subscription {
     queue: QueueReceiver,

@@ -78,7 +78,7 @@ pub enum ClientFrame<'a> {
         /// The group.
         group: Cow<'a, str>,
     },
-    /// Settles an event.
+    /// Reports that the member has handled an event, which settles it.
     Ack {
         /// The subscription's topic or pattern, as it was subscribed.
         topic: Cow<'a, str>,

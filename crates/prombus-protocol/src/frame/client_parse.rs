@@ -27,7 +27,7 @@ pub struct FrameError {
     pub code: ErrorCode,
     /// The problem, for people.
     pub msg: String,
-    /// The frame's `corr` as it came, if it could be read.
+    /// The frame's `corr` as the client sent it, if it could be read.
     pub corr: Option<String>,
 }
 
@@ -78,6 +78,7 @@ pub(super) fn parse_with<'a>(
 struct Refusal {
     code: ErrorCode,
     msg: String,
+    /// Whether the frame is nested too deep, so that its `corr` must be read in another way.
     too_deep: bool,
 }
 
@@ -135,7 +136,7 @@ pub(super) struct FrameFields<'a> {
     dead: Option<Json<'a>>,
     /// Fields with other names.
     others: Vec<(Cow<'a, str>, Json<'a>)>,
-    /// A field that came in two spellings, with different values.
+    /// A field that the frame has in two spellings, with different values.
     contradiction: Option<(&'static str, Cow<'a, str>)>,
 }
 
@@ -372,7 +373,7 @@ impl<'a> FrameFields<'a> {
         Ok(untyped(id)?.uuid("id")?)
     }
 
-    /// A duration of at most a day; smaller values than [`MIN_EXTEND_MS`] count as that.
+    /// A duration of at most a day. Values below [`MIN_EXTEND_MS`] are raised to it.
     fn extend_ms(&self) -> Result<Option<u64>, Refusal> {
         let Some(extend) = self.extend_ms else { return Ok(None) };
         let number = match untyped(extend)? {

@@ -24,6 +24,7 @@ pub struct FrameReader {
 
 /// Frames with longer pieces than this are not kept: they are rare, and a connection should use little memory.
 const KEPT_BYTES_MAX: usize = 1_024;
+/// Maximum number of slots in a frame.
 const SLOTS_MAX: usize = 4;
 /// The text of an id: 8-4-4-4-12 digits.
 const ID_BYTES: usize = 36;
@@ -35,6 +36,7 @@ struct Shape {
     pieces: Vec<u8>,
     /// The end of each piece, and the slot after it.
     slots: [(u32, Slot); SLOTS_MAX],
+    /// How many of the `slots` are used.
     slot_count: usize,
     /// Where the topic and group of an ACK are in the pieces.
     names: Option<(Place, Place)>,
@@ -60,13 +62,17 @@ enum Slot {
 /// The place of a text in a piece.
 #[derive(Clone, Debug, Default)]
 struct Place {
+    /// The number of the piece.
     piece: usize,
+    /// The range in the piece.
     range: Range<usize>,
 }
 
 /// The content of a frame's slots, and the positions of its pieces.
 struct Filled<'a> {
+    /// The whole frame.
     text: &'a str,
+    /// Where each piece begins in `text`.
     piece_starts: [usize; SLOTS_MAX + 1],
     corr: Option<&'a str>,
     topic: Option<&'a str>,

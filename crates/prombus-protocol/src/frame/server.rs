@@ -89,12 +89,12 @@ pub struct EventFrame<T = Box<RawValue>> {
 pub struct EventContext {
     /// The number of this attempt, from 1.
     pub attempt: u32,
-    /// The duration of the lease, from now.
+    /// The duration of the lease, in milliseconds from the delivery.
     pub ack_deadline_ms: u64,
     /// The number of attempts after which the event becomes a dead letter; 0 if the server does not say.
     #[serde(default)]
     pub max_attempts: u32,
-    /// Why it is redelivered; `None` for a reason that this version does not know.
+    /// Why the event is redelivered; `None` on the first delivery, and for a reason that this version does not know.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "known_reason")]
     pub reason: Option<RedeliveryReason>,
     /// The reason of the last nack, if known; cut to 256 bytes.

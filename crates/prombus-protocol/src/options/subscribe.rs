@@ -12,7 +12,8 @@ use crate::pattern::check_pattern;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Options of a subscription, in addition to topic and group. The method of the same name returns the default of a `None`.
+/// Options of a subscription, in addition to topic and group. For an option that is `None`, the method of the same name returns the
+/// default.
 ///
 /// ```
 /// use prombus_protocol::{Start, SubscribeOptions};
@@ -171,7 +172,7 @@ impl SubscribeOptions {
                 .map(|topic| Ok(topic.text("topics")?.into()))
                 .collect::<Result<_, _>>()?,
             manual_ack: manual.map(|flag| flag.bool("manualAck")).transpose()?.unwrap_or_default(),
-            // An empty filter is the same as none, so that two such members do not conflict.
+            // An empty filter is the same as none, so that a member with an empty filter and one without a filter do not conflict.
             filter: filter.map(Filter::from_untyped).transpose()?.filter(|filter| !filter.is_empty()),
             name: name.map(|name| name.text("name")).transpose()?.map(Into::into),
             expire_ms: whole_ms(expire, "expireMs", MAX_EXPIRE_MS)?,

@@ -26,6 +26,7 @@ impl<'a> Untyped<'a> {
         serde_json::from_str(json)
     }
 
+    /// `None` for `null`.
     pub(crate) fn into_option(self) -> Option<Self> {
         match self {
             Untyped::Null => None,
@@ -118,15 +119,15 @@ impl fmt::Display for Untyped<'_> {
     }
 }
 
-struct LooseVisitor;
+struct UntypedVisitor;
 
 impl<'de> Deserialize<'de> for Untyped<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(LooseVisitor)
+        deserializer.deserialize_any(UntypedVisitor)
     }
 }
 
-impl<'de> Visitor<'de> for LooseVisitor {
+impl<'de> Visitor<'de> for UntypedVisitor {
     type Value = Untyped<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

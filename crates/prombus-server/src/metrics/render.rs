@@ -33,7 +33,11 @@ pub(crate) fn render(
     );
     text.sample(&[("scope", "connection")], of_connections);
     text.sample(&[("scope", "topic")], of_topics);
-    text.family("buffered_bytes", FamilyKind::Gauge, "Bytes in the buffers of WebSockets.");
+    text.family(
+        "buffered_bytes",
+        FamilyKind::Gauge,
+        "Bytes in buffers that count against max_buffered_bytes.",
+    );
     text.sample(&[], budget.used_bytes() as u64);
     text.family("bus_healthy", FamilyKind::Gauge, "1 while the bus can write.");
     text.sample(&[], u64::from(backend.health().is_ok()));
