@@ -45,24 +45,36 @@ struct Run<'a, W> {
     received: Received,
     scratch: Vec<u8>,
     began: Instant,
+    /// The time since `began`, read once per round.
     now_ns: u64,
     /// Messages of this run that were sent.
     sent: u64,
+    /// Messages of this run that were answered.
     answered: u64,
+    /// Deliveries in this run.
     delivered: u64,
+    /// When the last answer or delivery arrived.
     last_at_ns: u64,
+    /// When the last message was sent.
     last_sent_ns: u64,
+    /// Messages or deliveries that were measured: those after the warm-up.
     counted: u64,
+    /// Set at the end of the warm-up.
     counting: Option<Counting>,
+    /// Latencies from due to answered.
     publish: Latencies,
+    /// Latencies from due to delivered.
     deliver: Latencies,
+    /// Measured messages or deliveries in each second.
     series: Vec<u64>,
 }
 
 /// The start of the measurement, after the warm-up, and the CPU times at that point.
 struct Counting {
     since_ns: u64,
+    /// CPU time of the client.
     client: Duration,
+    /// CPU time of the server, if its process is known.
     server: Option<Duration>,
 }
 

@@ -17,12 +17,19 @@ use tokio::task::JoinHandle;
 /// The counters of a run. All tasks add to them, a batch at a time.
 struct Totals {
     ledger: Ledger,
+    /// Latencies from due to answered.
     publish: Latencies,
+    /// Latencies from due to delivered.
     deliver: Latencies,
+    /// Messages that were answered.
     answered: u64,
+    /// Deliveries of each group.
     delivered: Vec<u64>,
+    /// Messages or deliveries that were measured: those after the warm-up.
     counted: u64,
+    /// When the last answer or delivery arrived.
     last_at_ns: u64,
+    /// Measured messages or deliveries in each second.
     series: Vec<u64>,
 }
 
@@ -31,6 +38,7 @@ struct Shared {
     began: Instant,
     topics: Vec<Topic>,
     totals: Mutex<Totals>,
+    /// Whether publishers choose the ids of events.
     has_client_ids: bool,
 }
 

@@ -5,7 +5,9 @@ use crate::stamp::Stamp;
 /// A dense set of numbers, as a bitmap.
 #[derive(Debug, Default)]
 struct Numbers {
+    /// One bit per number.
     words: Vec<u64>,
+    /// How many numbers the set contains.
     count: u64,
 }
 
@@ -23,13 +25,16 @@ impl Numbers {
     }
 }
 
-/// The messages of each publisher that one group has received. The answers to publishers have a tally of their own.
+/// The messages that one group has received, or that were answered.
 #[derive(Debug)]
 struct Tally {
+    /// The numbers of the messages, by publisher.
     seen: Vec<Numbers>,
     /// The highest number so far, by publisher and topic.
     last: Vec<Option<u64>>,
+    /// Messages that were received or answered again.
     doubled: u64,
+    /// Messages that arrived after a later message of the same publisher and topic.
     out_of_order: u64,
 }
 
@@ -63,9 +68,13 @@ impl Tally {
 /// The account of a run.
 #[derive(Debug)]
 pub struct Ledger {
+    /// The number of topics.
     topics: usize,
+    /// Messages that each publisher sent.
     sent: Vec<u64>,
+    /// The answered messages.
     answers: Tally,
+    /// The messages that each group received.
     groups: Vec<Tally>,
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// The processes to stop and the folders to delete if this program receives a signal.
 static RUNNING: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
 
-/// How long a server may take to start, and to stop. Erlang takes long on a busy machine.
+/// How long a server may take to start, and to stop. Servers written in Erlang take long on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A running server. Dropping it stops the server and deletes its folder.
@@ -25,6 +25,7 @@ pub struct Process {
     name: String,
     /// The signal that stops it.
     signal: Signal,
+    /// Whether the folder is not deleted.
     keeps_folder: bool,
 }
 

@@ -58,7 +58,7 @@ impl Latencies {
 /// The results of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Measurement {
-    /// Measured messages, or deliveries for loads with groups, without the warm-up.
+    /// Messages that were measured or, in a run with groups, deliveries. The warm-up is not counted.
     pub count: u64,
     /// The time in which they arrived.
     pub seconds: f64,

@@ -8,7 +8,7 @@ pub(crate) struct BsonWriter {
     bytes: Vec<u8>,
 }
 
-/// A document or array that was begun.
+/// A document or array that was begun and must be ended. Contains where its length is written.
 #[must_use]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Open(usize);
@@ -49,7 +49,7 @@ impl BsonWriter {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Writes a name. It must not contain NUL, because it would end there.
+    /// Writes the type and name of a field. The name must not contain NUL, because a BSON name ends at NUL.
     fn name(&mut self, kind: u8, name: &str) {
         self.bytes.push(kind);
         self.bytes.extend(name.bytes().take_while(|&byte| byte != 0));

@@ -33,10 +33,11 @@ use std::time::Duration;
 const BATCH: usize = 500;
 /// How long the server waits for a change before it returns an empty batch.
 const AWAIT: Duration = Duration::from_secs(1);
-/// The first pause after a failure; it doubles.
+/// The pause after the first failure. It doubles after each further failure.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// The error code for a position that is not in the oplog any more.
+/// The error codes for a position that is no longer in the oplog.
 const HISTORY_LOST: [i32; 2] = [286, 280];
 
 /// A changefeed: [`run_until`](Self::run_until) or [`spawn`](Self::spawn) it. It needs a replica set.
@@ -46,6 +47,7 @@ pub struct Changefeed {
     publisher: Arc<dyn OutboxPublisher>,
     options: ChangefeedOptions,
     map: EventMap,
+    /// The stored position.
     place: FeedPlace,
     figures: Arc<Mutex<ChangefeedFigures>>,
 }
@@ -91,7 +93,7 @@ impl Changefeed {
         self
     }
 
-    /// Its counters and its current state.
+    /// The counters and the current state of the feed.
     pub fn figures(&self) -> ChangefeedFigures {
         self.figures.lock().clone()
     }
@@ -124,7 +126,7 @@ impl Changefeed {
         ChangefeedError::Stream(reason(&error))
     }
 
-    /// Publishes changes until a future resolves. The current batch is finished.
+    /// Publishes changes until `shutdown` resolves. The current batch is then finished first.
     ///
     /// # Errors
     /// Permanent errors, see [`ChangefeedError`]. While the server or the bus is unreachable, the feed waits.

@@ -62,7 +62,7 @@ impl DedupeStore for MongoDedupe {
         group: &'a str,
         id: Uuid,
     ) -> BoxFuture<'a, Result<bool, DedupeError>> {
-        // A mark without `expireAt` does not expire yet.
+        // A mark without `expireAt` belongs to an event that may still be redelivered, so it is live.
         let is_live = doc! { "$gt": [{ "$ifNull": ["$expireAt", { "$add": ["$$NOW", 1] }] }, "$$NOW"] };
         let filter = doc! { "_id": mark_key(topic, group, id), "$expr": is_live };
         Box::pin(async move {

@@ -22,6 +22,7 @@ use std::sync::Arc;
 pub struct MongoExactlyOnce {
     client: Client,
     marks: Collection<Document>,
+    /// How long a mark lives after its event was settled.
     ttl_ms: u64,
     events_per_transaction: u32,
 }
@@ -56,8 +57,8 @@ impl MongoExactlyOnce {
         self
     }
 
-    /// The most events that one transaction handles. Default: 1. If a transaction does not commit, its events are retried one by
-    /// one.
+    /// The most events that one transaction handles. Default: 1. If a transaction does not commit, its events are retried in
+    /// transactions of one event each.
     #[must_use]
     pub fn events_per_transaction(mut self, events: u32) -> Self {
         self.events_per_transaction = events.max(1);

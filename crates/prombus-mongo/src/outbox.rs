@@ -188,7 +188,7 @@ impl OutboxStore for MongoOutbox {
         Box::pin(async move { self.rows.requeue().await.map_err(outbox_error) })
     }
 
-    /// MongoDB does this too, once a minute.
+    /// Deletes sent rows that have expired. MongoDB does this too, once a minute.
     fn purge_sent(&self) -> BoxFuture<'_, Result<u64, OutboxError>> {
         Box::pin(async move { self.rows.purge().await.map_err(outbox_error) })
     }

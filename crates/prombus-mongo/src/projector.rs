@@ -148,7 +148,7 @@ pub struct MongoProjectorFigures {
     pub failures: u64,
     /// The seq of the last event that was folded.
     pub position: u64,
-    /// Why it cannot work at present, if it cannot.
+    /// Why the projector cannot work at present; `None` if it can.
     pub trouble: Option<String>,
 }
 
@@ -177,7 +177,9 @@ pub struct MongoProjector<P> {
     database: Database,
     options: MongoProjectorOptions,
     projection: P,
+    /// The stored position.
     positions: Positions,
+    /// The last event that this projector folded.
     position: Position,
     subscription: Subscription,
     /// The session of the transactions. The next owner of the position ends a transaction that is open in it.
@@ -252,7 +254,7 @@ impl<P: MongoProjection> MongoProjector<P> {
         })
     }
 
-    /// Its counters and its current state.
+    /// The counters and the current state of the projector.
     pub fn figures(&self) -> MongoProjectorFigures {
         self.figures.lock().clone()
     }
@@ -272,7 +274,7 @@ impl<P: MongoProjection> MongoProjector<P> {
             deliveries.events().filter(|event| event.seq() > self.position.seq).collect();
         self.figures.lock().skipped += all - events.len() as u64;
         if !events.is_empty() && !self.fold_batch(&events).await? {
-            // One event may have failed the whole transaction.
+            // One of the events may be the reason why the whole transaction failed.
             for event in events {
                 if !self.fold_batch(std::slice::from_ref(&event)).await? {
                     self.skip(&event).await?;
@@ -349,7 +351,7 @@ impl<P: MongoProjection> MongoProjector<P> {
     async fn transact(&mut self, events: &[Event], to: Position) -> Result<(), Stopped> {
         let mut transaction = match self.session.take() {
             Some(session) => Transaction::with_session(session),
-            // The previous session was dropped with a future.
+            // The session was in a future that was dropped.
             None => Transaction::new(self.database.client()).await.map_err(WorkError::Driver)?,
         };
         let done = self.transact_in(&mut transaction, events, to).await;

@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 /// How long a transaction is retried before its error is reported.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The pause after the first failure. It doubles after each further failure.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
+/// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// The error of a handler.
@@ -24,7 +26,9 @@ pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
 /// [`recover`](Self::recover).
 pub(crate) struct Transaction {
     pub(crate) session: ClientSession,
+    /// When retrying ends.
     until: Instant,
+    /// The next pause.
     pause: Duration,
 }
 
@@ -124,7 +128,7 @@ pub(crate) enum WorkError {
     Driver(Error),
     /// Another transaction committed first; the next attempt sees its writes.
     Conflict(Error),
-    /// The handler refused; a retry would fail again.
+    /// The handler failed or panicked; a retry would fail again.
     Refused(String),
 }
 

@@ -10,14 +10,18 @@ use std::os::fd::OwnedFd;
 /// The role of a connection.
 pub(super) enum Role {
     Publisher {
+        /// The number of the publisher.
         index: usize,
+        /// Sent messages without an answer.
         in_flight: usize,
         /// When each message was due: a ring buffer indexed by message number, at least twice as long as the window.
         due_ns: Vec<u64>,
     },
     Consumer {
+        /// The number of the group.
         group: usize,
         delivered: u64,
+        /// Whether the server has processed all acks.
         is_past_barrier: bool,
     },
 }
@@ -27,9 +31,13 @@ pub(super) struct Link<W> {
     pub(super) stream: TcpStream,
     pub(super) wire: W,
     pub(super) role: Role,
+    /// Received bytes that are not parsed yet: the start of an incomplete frame.
     input: Vec<u8>,
+    /// Bytes to be written.
     pub(super) out: Vec<u8>,
+    /// How many bytes of `out` were written.
     written: usize,
+    /// Whether epoll reports when the socket is writable.
     pub(super) waits_for_room: bool,
 }
 

@@ -46,10 +46,15 @@ pub enum From {
 /// One connection to prombus.
 #[derive(Debug)]
 pub struct WebSocketWire {
+    /// The start of a PUBLISH, for each topic.
     publish_heads: Vec<String>,
+    /// Whether publishes contain an id.
     has_client_ids: bool,
+    /// The start of an ACK, up to the id.
     ack_head: String,
+    /// Encoded acks that are not in the output yet.
     acks: Vec<u8>,
+    /// The mask of the last frame, which is also the state of the generator.
     mask: u32,
     /// A counter that makes generated ids unique.
     ids: u64,
@@ -60,7 +65,9 @@ pub struct WebSocketWire {
 
 /// Every frame of the server begins with this, followed by its type.
 const OP: &[u8] = br#"{"op":""#;
+/// The `corr` of the barrier. No message has this number.
 const BARRIER: u64 = u64::MAX >> 12;
+/// The first byte of an unfragmented text frame.
 const TEXT: u8 = 0x81;
 
 impl PrombusTarget {

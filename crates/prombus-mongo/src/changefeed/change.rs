@@ -82,7 +82,7 @@ impl EventMap {
         self.map = Some(Arc::new(map));
     }
 
-    /// The event of a change. The map cannot change its id, because the id makes the event unique.
+    /// The event of a change. The map function cannot change the event's id, which detects a change that is published twice.
     fn record(&self, change: &Change, id: Uuid) -> Result<Option<OutboxRecord>, String> {
         let mut payload = Document::new();
         payload.insert("op", change.kind.as_str());
@@ -106,13 +106,16 @@ impl EventMap {
 
 /// One document of a change stream.
 pub(super) struct StreamItem {
+    /// The position after this document.
     pub(super) token: ResumeToken,
     /// The event, unless the map leaves it out.
     pub(super) record: Option<OutboxRecord>,
-    /// The stream ends here, for this reason.
+    /// Set if the stream ends with this document: the reason.
     pub(super) end: Option<String>,
 }
 
+/// Parses a document of a change stream, and converts its change to an event.
+///
 /// # Errors
 /// The document is not a change.
 pub(super) fn parse_item(document: &Document, map: &EventMap) -> Result<StreamItem, String> {

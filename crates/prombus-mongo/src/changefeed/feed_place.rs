@@ -10,13 +10,15 @@ use mongodb::{Collection, Database};
 /// The stored position of one feed.
 pub(super) struct FeedPlace {
     places: Collection<Document>,
+    /// The name of the feed.
     name: String,
 }
 
 /// The content of a stored position.
 pub(super) struct Place {
+    /// The feed continues after this change.
     pub(super) token: ResumeToken,
-    /// All documents must be published first.
+    /// Whether all documents of the collection must be published before the changes.
     pub(super) is_seeding: bool,
 }
 

@@ -7,7 +7,7 @@ use mongodb::options::FullDocumentType;
 /// Which document the event of an update contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FullDocument {
-    /// None, only the changed fields.
+    /// No document, only the changed fields.
     No,
     /// The document at the time at which the change is read; it may contain later changes.
     #[default]
@@ -78,7 +78,7 @@ pub enum ChangefeedError {
     Server(#[from] ServerError),
     /// The collection was dropped or renamed, so its stream has ended.
     #[error(
-        "the change stream of the collection {collection} has ended ({why}): once the collection exists again, start the feed with reseed"
+        "the change stream of the collection {collection} has ended ({why}): when the collection exists again, start the feed with reseed"
     )]
     Invalidated {
         /// The collection.
@@ -132,7 +132,7 @@ pub struct ChangefeedFigures {
     pub seeded: u64,
     /// How often the server or the bus was unusable.
     pub failures: u64,
-    /// Why it cannot work at present, if it cannot.
+    /// Why the feed cannot work at present; `None` if it can.
     pub trouble: Option<String>,
 }
 

@@ -41,7 +41,7 @@ pub struct ChangefeedHandle {
 }
 
 impl ChangefeedHandle {
-    /// Its counters and its current state.
+    /// The counters and the current state of the feed.
     pub fn figures(&self) -> ChangefeedFigures {
         self.figures.lock().clone()
     }

@@ -4,18 +4,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// The first pause of the probe; it doubles while the server is unreachable.
+/// The pause before the first probe. It doubles after each probe.
 const PROBE_MIN: Duration = Duration::from_millis(50);
+/// The longest pause between two probes.
 const PROBE_MAX: Duration = Duration::from_secs(2);
-/// A server that fails again within this time is probed less often.
+/// If the server fails again within this time after a successful probe, the pause does not start again at the minimum.
 const FLAPPING: Duration = Duration::from_secs(1);
 
 /// The availability of the server, shared by everything that uses it.
 #[derive(Debug)]
 pub(crate) struct Availability {
-    /// Why the server cannot be used, if it cannot.
+    /// Why the server cannot be used; `None` while it can.
     outage: watch::Sender<Option<String>>,
-    /// An operation failed since the last commit was verified.
+    /// Whether an operation failed since the last call of `take_failed`.
     has_failed: AtomicBool,
 }
 

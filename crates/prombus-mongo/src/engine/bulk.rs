@@ -16,10 +16,11 @@ use std::collections::{BTreeMap, HashMap};
 const RECORDS_BYTES_MAX: usize = 8 << 20;
 /// The most documents with records in one commit. The seq of the first one is the fence's number times this.
 pub(crate) const RECORD_PIECES_MAX: u64 = 256;
-/// How long the server may work on a bulk: a second, and more for large bulks. A leader that takes over waits this long for the last bulk
-/// of the previous leader.
+/// The time limit of a small bulk on the server. A leader that takes over waits for the time limit of the previous leader's last bulk.
 const MAX_TIME_MS: u32 = 1_000;
+/// The time limit is longer by one millisecond per this many events.
 const EVENTS_PER_MS: u32 = 5;
+/// The longest time limit of a bulk that is sent again: each time, the limit is doubled.
 const MAX_TIME_LIMIT_MS: u32 = 120_000;
 /// The size of a bulk's fields other than its documents.
 const COMMAND_OVERHEAD: usize = 4_096;
@@ -31,7 +32,9 @@ pub(crate) type KnownIds = HashMap<(TopicId, EventId), u64>;
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) fence: Fence,
+    /// State records.
     pub(crate) records: Vec<EncodedRecord>,
+    /// The result for the callers, if the commit succeeds.
     pub(crate) answer: CommitAnswer,
     /// New events and their positions.
     events: Vec<(QueuedEvent, EventPlace)>,
@@ -114,13 +117,14 @@ impl Plan {
             topic_bytes: tail.topic_bytes,
         };
         self.events.push((event.clone(), place));
-        // A later event of the same commit may have the same id, chosen or generated.
+        // A later event of the same commit may have the same id, so this id must be known too.
         seen.insert(name, tail.to);
         self.answer.newest.insert(event.topic, tail.to);
         Published { id, seq: tail.to, duplicate: false }
     }
 
-    /// Gives the commit the next number, because its old number is void. The server may have run out of time, so the time limit is doubled.
+    /// Gives the commit the next number, because the fence with its old number is void. The bulk may have exceeded its time limit, so the
+    /// limit is doubled.
     pub(crate) fn renumber(&mut self) {
         let number = self.fence.number + 1;
         self.fence.number = number;
@@ -128,8 +132,8 @@ impl Plan {
         self.events.iter_mut().for_each(|(_, place)| place.fence = number);
     }
 
-    /// The records in their stored form, in pieces. There is at least one piece: its existence shows that the bulk is whole, which an event
-    /// could not show, because it may be cleaned.
+    /// The records in their stored form, in pieces. There is at least one piece: the last piece is the last document of the bulk, and its
+    /// existence shows that the bulk is whole. An event could not show that, because cleaning may have removed it.
     fn record_pieces(&self) -> Vec<Vec<u8>> {
         let mut pieces: Vec<Vec<u8>> = vec![Vec::new()];
         for EncodedRecord { tag, body } in &self.records {
@@ -198,7 +202,9 @@ pub(crate) struct BulkCommand<'a> {
 /// How many members must have a write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WriteConcern<'a> {
+    /// This number of members.
     Nodes(i32),
+    /// `majority`, or the name of a custom write concern.
     Tag(&'a str),
 }
 

@@ -8,7 +8,7 @@ use mongodb::{Collection, Database};
 use prombus::OpenError;
 use std::time::{Duration, Instant};
 
-/// How often a long index build is reported.
+/// How often the progress of a long index build is logged.
 const PROGRESS: Duration = Duration::from_secs(5);
 
 /// The collections of one store. All reads go to the primary: on a secondary that lags, new events would look as if they were cleaned.

@@ -2,7 +2,7 @@
 //!
 //! | the fence | the bulk | the next step |
 //! |---|---|---|
-//! | is missing | did not arrive, or will be refused when it does | the bulk is sent again |
+//! | is missing | did not arrive, or will be refused if it arrives later | the bulk is sent again |
 //! | is this engine's | is whole | its last document is updated, so that a majority has it, and its fence is marked whole |
 //! | is this engine's | is cut | its fence is marked void, its documents are removed, and it is sent again with the next number |
 //! | is another engine's | was refused | this engine is deposed |
@@ -33,18 +33,16 @@ const COLLISIONS_MAX: usize = 5;
 
 /// The outcome of sending a bulk.
 enum Sent {
+    /// The server confirmed the bulk.
     Applied,
     /// The number of the fence is taken.
     FenceTaken,
     /// A document of the bulk already exists, written by an older commit, or the topic already has a publisher's id.
     Collided,
-    /// It can never be stored.
+    /// The bulk can never be stored.
     Impossible(String),
     /// The outcome is unknown. `is_over`: the server responded, so the bulk is not running any more.
-    Unknown {
-        reason: String,
-        is_over: bool,
-    },
+    Unknown { reason: String, is_over: bool },
 }
 
 impl MongoDatabase {
@@ -242,7 +240,7 @@ impl MongoDatabase {
                 return Ok(Fate::NotThere);
             }
         }
-        // If the bulk may still be running, it is given its time limit.
+        // If the server may still be writing the bulk, it has the bulk's time limit to finish.
         let patience = if is_over { 0 } else { u64::from(plan.fence.max_time_ms) };
         let limit = removal_limit(&plan.fence) + Duration::from_millis(patience);
         self.attempt_within(limit, self.decide(&plan.fence, !is_over)).await
@@ -256,7 +254,7 @@ impl MongoDatabase {
         match self.attempt_within(limit, self.decide(&plan.fence, false)).await? {
             Fate::Void => {}
             Fate::NotThere => return Err(self.lost("the server changed its primary")),
-            // The server refused one of the documents, so the last one cannot be stored.
+            // Not possible: the server refused one of the documents, so it did not write the last one.
             Fate::Whole => return Err(self.lost("a refused commit is whole")),
         }
         self.attempt_within(limit, self.remove_strays(&plan.fence)).await?;
@@ -284,15 +282,18 @@ impl MongoDatabase {
         }
     }
 
-    /// Marks the server as unreachable; the commit is retried when it is back.
+    /// Marks the server as unreachable. The commit is retried when the server can be reached again.
     fn lost(&self, reason: &str) -> CommitError {
         self.availability.failed(reason);
         CommitError::Unreachable(reason.to_owned())
     }
 }
 
+/// The result of resolving a bulk.
 enum Resolved {
+    /// The bulk is whole and durable.
     Applied(Plan),
+    /// Nothing of the bulk counts: it must be sent again.
     SendAgain(Plan),
 }
 

@@ -14,7 +14,7 @@ use mongodb::bson::{Document, doc};
 use mongodb::error::Result as MongoResult;
 use std::time::{Duration, Instant};
 
-/// How often to check whether a bulk is complete.
+/// Pause between two checks whether a bulk is whole.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Added to the time limit of a fence, because clocks do not run at exactly the same speed.
 const MARGIN: Duration = Duration::from_millis(500);
@@ -35,6 +35,7 @@ pub(crate) enum Fate {
 }
 
 impl MongoDatabase {
+    /// The fence with this number.
     pub(crate) async fn find_fence(&self, number: u64) -> MongoResult<Option<Fence>> {
         let found = self.collections.events.find_one(doc! { "_id": bson_key(FENCES, number) }).await?;
         found.as_deref().map(Fence::parse_strictly).transpose()

@@ -35,17 +35,20 @@ pub struct MongoDatabase {
     pub(crate) term: u64,
     /// Identifies this engine's fences.
     pub(crate) writer_token: [u8; 16],
+    /// The bits that mark the ids which engines of this store generated.
     pub(crate) id_mark: u64,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) availability: Availability,
-    /// Used by one commit at a time.
+    /// The state of commits. Locked during a commit, so commits do not overlap.
     pub(crate) writer: tokio::sync::Mutex<Writer>,
+    /// The number and size of the events per topic.
     pub(crate) usage: UsageTable,
+    /// The collections for people and tools.
     pub(crate) derived: Derived,
     pub(crate) snapshots: Snapshots,
-    /// Held by writes other than commits.
+    /// Held during background writes, so that closing the engine can wait for their end.
     background: tokio::sync::Mutex<()>,
-    /// The engine is closed or deposed.
+    /// Whether the engine is closed or deposed.
     is_ended: AtomicBool,
     /// The seq up to which retention has removed events, per topic.
     pub(crate) cleaned_to: Mutex<HashMap<TopicId, u64>>,
@@ -53,7 +56,7 @@ pub struct MongoDatabase {
     pub(crate) bytes: AtomicU64,
 }
 
-/// The facts that are known before the store is taken over.
+/// What identifies an engine, known before it takes over the store. The fields are those of [`MongoDatabase`].
 pub(crate) struct Identity {
     pub(crate) term: u64,
     pub(crate) writer_token: [u8; 16],

@@ -11,7 +11,7 @@ use prombus::engine::{GroupFloors, StateFold, TopicId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How often they are written.
+/// How often the derived collections are written.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(800);
 /// The most updates in one command.
 const UPDATES_MAX: usize = 1_000;
@@ -19,7 +19,9 @@ const UPDATES_MAX: usize = 1_000;
 /// The changes since the collections were last written.
 #[derive(Debug)]
 pub(crate) struct Derived {
+    /// The current state of topics and groups.
     fold: StateFold,
+    /// The term of the leader that writes.
     term: u64,
     changed: Mutex<Changed>,
 }

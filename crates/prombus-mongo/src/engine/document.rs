@@ -21,9 +21,9 @@ pub(crate) struct EventPlace {
     pub(crate) seq: u64,
     /// The number of its commit's fence.
     pub(crate) fence: u64,
-    /// The highest `ts` of the topic so far. It never decreases with the seq, so times are found by binary search.
+    /// The highest `ts` of the topic's events up to this one. It never decreases with the seq, so times are found by binary search.
     pub(crate) max_ts: i64,
-    /// The bytes of all events of the topic so far.
+    /// The bytes of all events of the topic up to this one, including removed events.
     pub(crate) topic_bytes: u64,
 }
 
@@ -136,20 +136,25 @@ fn put_list(writer: &mut BsonWriter, name: &str, values: impl ExactSizeIterator<
 /// The fields of a stored document that readers need.
 #[derive(Default)]
 struct Fields<'a> {
+    /// Topic and seq, from `_id`.
     key: Option<(TopicId, u64)>,
     id: Option<Uuid>,
     ts: Option<i64>,
     topic: Option<&'a str>,
     commit_ms: Option<i64>,
+    /// Whether the publisher chose the id.
     is_client_id: bool,
     is_tombstone: bool,
+    /// The JSON text, from `payload_json`.
     payload: Option<&'a str>,
+    /// The key of the event.
     event_key: Option<&'a str>,
     sid: Option<Uuid>,
     partition: Option<u32>,
     headers: BTreeMap<String, String>,
     caused_by: Vec<Uuid>,
     tags: Vec<String>,
+    /// The whole body, if it could not be stored as fields.
     body: Option<&'a [u8]>,
 }
 

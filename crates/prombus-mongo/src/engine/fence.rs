@@ -3,8 +3,8 @@
 //! **Invariant:** a commit is one ordered bulk that begins with its fence, so a writer whose number is taken inserts nothing.
 //! Commit n + 1 is sent only when commit n is known to be whole, or to be void.
 //!
-//! **Invariant:** once another writer has taken over, the next number of the old writer stays taken: the fence of a takeover and the fence
-//! before it are never removed.
+//! **Invariant:** after another writer has taken over, the number that the old writer would use next stays taken: the fence of a takeover
+//! and the fence before it are never removed.
 
 use crate::bson_writer::BsonWriter;
 use crate::engine::keys::{FENCES, key, parse_key};
@@ -26,9 +26,9 @@ pub(crate) struct Fence {
     pub(crate) record_pieces: u32,
     /// The time limit of the bulk on the server.
     pub(crate) max_time_ms: u32,
-    /// The newest id that engines of this database generated.
+    /// The newest id that engines of this database generated, up to this commit.
     pub(crate) newest_id: EventId,
-    /// The newest commit time.
+    /// The newest commit time, up to this commit.
     pub(crate) newest_ms: i64,
     /// The commit was marked whole: all of it is durable. Never set together with `is_void`.
     pub(crate) is_whole: bool,
@@ -42,9 +42,13 @@ pub(crate) struct Fence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FencedTopic {
     pub(crate) topic: TopicId,
+    /// The first seq of the commit in this topic.
     pub(crate) from: u64,
+    /// The last seq of the commit in this topic.
     pub(crate) to: u64,
+    /// The highest `ts` of the topic's events up to `to`.
     pub(crate) max_ts: i64,
+    /// The bytes of all events of the topic up to `to`, including removed events.
     pub(crate) topic_bytes: u64,
 }
 

@@ -9,7 +9,7 @@ use prombus::engine::network::ReadableSeqs;
 pub(crate) const FENCES: TopicId = TopicId::from_number(0);
 /// The topic number of state records.
 pub(crate) const RECORDS: TopicId = TopicId::from_number(1);
-/// The highest topic number that is reserved for other documents.
+/// The highest topic number that is reserved for documents other than events.
 pub(crate) const RESERVED_MAX: u32 = 1;
 
 /// The bytes of an `_id`.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 /// The timeout of a request. The lease lasts only seconds, so a later response would be useless.
 const TIMEOUT: Duration = Duration::from_secs(3);
+/// The `_id` of the document.
 const LEASE: &str = "lease";
 
 /// The leader lease of a store.

@@ -16,7 +16,7 @@ pub struct MongoOptions {
     pub readable: bool,
     /// `majority`, a number of members, or the name of a custom write concern.
     pub write_concern: String,
-    /// How long publishers' ids are known after their events are cleaned, in milliseconds.
+    /// How long an id that a publisher chose is known after cleaning removed its event, in milliseconds.
     pub dedupe_ms: u64,
     /// Memory for the newest events of all topics together, for live readers.
     pub tail_bytes: usize,
@@ -46,7 +46,8 @@ impl MongoOptions {
         self.write_concern.parse().map_or(WriteConcern::Tag(&self.write_concern), WriteConcern::Nodes)
     }
 
-    /// The write concern for documents that decide about leadership and about the outcome of commits, whatever that of events.
+    /// The write concern for documents that decide about leadership and about the outcome of commits. It does not depend on the write
+    /// concern of events.
     pub(crate) fn majority(&self) -> mongodb::options::WriteConcern {
         mongodb::options::WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build()
     }

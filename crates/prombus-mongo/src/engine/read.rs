@@ -15,7 +15,7 @@ use std::sync::Arc;
 const FETCH_EVENTS_MAX: usize = 10_000;
 /// Up to about this event size, whole documents are read; for larger events the BSON payload is left out.
 const SMALL_EVENT_BYTES: u64 = 1_024;
-/// The assumed size of an event if nothing is known.
+/// The assumed size of an event in a topic whose average event size is not known.
 const EVENT_BYTES_GUESS: u64 = 256;
 
 impl MongoDatabase {
@@ -63,7 +63,7 @@ impl MongoDatabase {
         Ok(piece)
     }
 
-    /// The number of events that is about as large as a fetch may be.
+    /// The number of events that together have about the maximum size of a fetch.
     fn fetch_count(&self, topic: TopicId, limit: FetchLimit) -> usize {
         let average = self.usage.average_bytes(topic).unwrap_or(EVENT_BYTES_GUESS).max(64);
         let wanted = (limit.bytes as u64 / average).clamp(1, FETCH_EVENTS_MAX as u64) as usize;
@@ -83,7 +83,7 @@ impl MongoDatabase {
             if let Some(head) = parse_head(&found) {
                 return Ok(Some(head));
             }
-            // A damaged document does not hide others; reading the events counts it.
+            // A damaged document is skipped here. It is counted when the events are read.
             seqs.first_seq = seq_of(&found).map_or(seqs.last_seq, |seq| seq) + 1;
         }
         Ok(None)

@@ -28,11 +28,13 @@ pub(crate) struct Snapshots {
     /// A snapshot is due after this many commits.
     commits_max: u64,
     since: Mutex<Since>,
+    /// The snapshot to write.
     wanted: Mutex<Option<Wanted>>,
+    /// Notified when a snapshot is due.
     pub(crate) changed: Notify,
 }
 
-/// Commits and bytes since the newest snapshot.
+/// What was committed after the newest snapshot.
 #[derive(Debug, Default)]
 struct Since {
     commits: u64,
@@ -42,7 +44,9 @@ struct Since {
 /// A snapshot to write.
 #[derive(Debug)]
 pub(crate) struct Wanted {
+    /// The number of the last commit that it contains.
     number: u64,
+    /// The encoded catalog.
     bytes: Vec<u8>,
 }
 

@@ -34,7 +34,7 @@ impl UsageTable {
         Self { topics: Mutex::new(topics) }
     }
 
-    /// A commit added events.
+    /// Records that a commit added events.
     pub(crate) fn added(&self, fence: &Fence) {
         let mut topics = self.topics.lock();
         for it in &fence.topics {
@@ -47,7 +47,7 @@ impl UsageTable {
         }
     }
 
-    /// Cleaning removed events.
+    /// Records that cleaning removed events.
     pub(crate) fn removed(&self, topic: TopicId, removed: Removed) {
         if let Some(usage) = self.topics.lock().get_mut(&topic).and_then(|entry| entry.usage.as_mut()) {
             usage.events = usage.events.saturating_sub(removed.events);
@@ -59,13 +59,13 @@ impl UsageTable {
         self.topics.lock().remove(&topic);
     }
 
-    /// The usage of a topic, or the event up to which it must be counted first.
+    /// The usage of a topic. If the topic was not counted yet, the error is its newest event, up to which it must be counted first.
     pub(crate) fn get(&self, topic: TopicId) -> Result<TopicUsage, Tail> {
         let entry = self.topics.lock().get(&topic).copied().unwrap_or_default();
         entry.usage.ok_or(entry.tail)
     }
 
-    /// Sets the count of a topic up to the event that was the newest when counting began.
+    /// Records that the events of a topic up to `upto`, its newest event when counting began, were counted. Adds the events after it.
     pub(crate) fn counted(&self, topic: TopicId, upto: Tail, counted: TopicUsage) -> TopicUsage {
         let mut topics = self.topics.lock();
         let entry = topics.entry(topic).or_default();
@@ -75,7 +75,7 @@ impl UsageTable {
         })
     }
 
-    /// The average size of a topic's events.
+    /// The average size of all events that a topic ever got.
     pub(crate) fn average_bytes(&self, topic: TopicId) -> Option<u64> {
         let tail = self.topics.lock().get(&topic)?.tail;
         tail.topic_bytes.checked_div(tail.last_seq)

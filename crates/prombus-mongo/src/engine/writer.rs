@@ -8,7 +8,8 @@ pub(crate) struct Writer {
     pub(crate) catalog: Catalog,
     /// The number of the next fence.
     pub(crate) next_fence: u64,
-    /// A commit that was sent and whose outcome is unknown.
+    /// A commit that was sent and whose outcome is unknown: the number of the [`PendingCommit`](prombus::engine::network::PendingCommit),
+    /// and its plan.
     pub(crate) unanswered: Option<(u64, Plan)>,
 }
 

@@ -27,7 +27,7 @@ pub(super) struct Rows {
     pub(super) claims: Arc<Claims>,
 }
 
-/// The rows that drainers of this process hold, by worker and name.
+/// The rows that drainers of this process hold, by worker and row name.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     held: Mutex<HashMap<(String, String), Held>>,
@@ -36,12 +36,14 @@ pub(super) struct Claims {
 /// A row that is held.
 #[derive(Clone, Debug)]
 struct Held {
+    /// The `_id` of the row.
     id: Bson,
+    /// The token of the claim.
     token: String,
 }
 
 impl Claims {
-    /// Takes the rows that a worker settles or releases, grouped by token. The worker gives them up.
+    /// Removes the rows that a worker settles or releases, and returns their ids by token.
     fn take<'a>(&self, worker: &str, rows: impl Iterator<Item = &'a String>) -> BTreeMap<String, Vec<Bson>> {
         let mut held = self.held.lock();
         let mut by_token: BTreeMap<String, Vec<Bson>> = BTreeMap::new();

@@ -26,6 +26,7 @@ enum Stream {
     Unknown,
     /// The server has no change streams.
     Missing,
+    /// No stream is open at the moment.
     Closed,
     Open(Box<ChangeStream<Document>>),
 }

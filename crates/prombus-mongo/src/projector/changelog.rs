@@ -66,7 +66,7 @@ impl ChangelogProjector {
         Ok(Self { projector: MongoProjector::open(bus, database, options.projector, changelog).await? })
     }
 
-    /// Its counters and its current state.
+    /// The counters and the current state of the projector.
     pub fn figures(&self) -> MongoProjectorFigures {
         self.projector.figures()
     }

@@ -9,8 +9,9 @@ use mongodb::{ClientSession, Collection, Database};
 use prombus::Uuid;
 use std::time::Duration;
 
-/// How long the server waits for a take-over, and how often the take-over is sent.
+/// The time limit of one attempt to take over, on the server.
 const TAKE_OVER_TIME: Duration = Duration::from_secs(2);
+/// Maximum number of attempts to take over.
 const TAKE_OVERS_MAX: u32 = 60;
 /// The error code for an operation that exceeded its time limit.
 const MAX_TIME_EXPIRED: i32 = 50;
@@ -41,8 +42,9 @@ pub(super) struct FoundPosition {
 
 /// The result of moving a position.
 pub(super) enum Advanced {
+    /// The position was moved.
     Yes,
-    /// An earlier attempt had moved it.
+    /// An earlier attempt, whose response was lost, had already moved the position.
     WasThere,
     /// Another projector has taken over.
     NotOurs,

@@ -85,7 +85,7 @@ pub struct MongoProjectorHandle {
 }
 
 impl MongoProjectorHandle {
-    /// Its counters and its current state.
+    /// The counters and the current state of the projector.
     pub fn figures(&self) -> MongoProjectorFigures {
         self.figures.lock().clone()
     }
