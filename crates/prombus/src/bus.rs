@@ -58,7 +58,8 @@ impl Bus {
         Publish::new(&self.backend, payload)
     }
 
-    /// Publishes an event whose payload is JSON text already. It is checked once and kept as it is.
+    /// Publishes an event whose payload is already JSON text. The text is checked and then stored unchanged, except that
+    /// whitespace around it is removed and line breaks between its tokens become spaces.
     pub fn publish_json(&self, topic: impl AsRef<str>, json: impl Into<Vec<u8>>) -> Publish {
         let payload = Topic::new(topic).map_err(PublishError::from).map(|topic| (topic, json.into()));
         Publish::new(&self.backend, payload)
@@ -110,8 +111,8 @@ impl Bus {
         Subscribe::new(Arc::clone(&self.backend), topic.into(), group.into())
     }
 
-    /// Acks an event by its id, for a subscription with `manual_ack`; resolves when the ack is durable. `stale` means that
-    /// it changed nothing.
+    /// Acks an event by its id, for a subscription with `manual_ack`; resolves when the ack is durable. If the result is
+    /// `stale`, the ack changed nothing.
     ///
     /// # Errors
     /// See [`GroupError`].
@@ -144,7 +145,8 @@ impl Bus {
         self.backend.cursor(topic, group).await
     }
 
-    /// Moves a group to just after an event (`last_id`), to a time (`last_ts`), or to the start when neither is given.
+    /// Moves a group to just after an event (`last_id`), to the first event of a time (`last_ts`), or to the oldest event if the
+    /// cursor has neither.
     ///
     /// # Errors
     /// See [`GroupError`].
@@ -299,7 +301,7 @@ impl Bus {
     }
 
     /// Sets the options of one topic, which take precedence over the builder's rules. They replace the options set before,
-    /// and are stored with the events. Creates the topic if it does not exist, and returns whether it did.
+    /// and are stored with the events. Creates the topic if it does not exist. Returns whether the topic was created.
     ///
     /// # Errors
     /// See [`TopicAdminError`].

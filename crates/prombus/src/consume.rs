@@ -12,7 +12,7 @@ pub use rejected::Rejected;
 
 use tokio::sync::watch;
 
-/// Resolves when the handle requests a stop; never, once the handle is dropped.
+/// Resolves when the handle requests a stop. Never resolves if the handle was dropped without requesting one.
 pub(crate) async fn told_to_stop(stopped: &mut watch::Receiver<bool>) {
     if stopped.wait_for(|is_stopped| *is_stopped).await.is_err() {
         std::future::pending::<()>().await;

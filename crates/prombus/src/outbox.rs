@@ -85,7 +85,7 @@ pub struct FailedRow {
     pub row: String,
     /// Why it failed.
     pub error: String,
-    /// The row can never be published: no more attempts.
+    /// Whether the row can never be published, so that it gets no more attempts.
     pub is_permanent: bool,
 }
 
@@ -111,8 +111,8 @@ pub enum OutboxError {
     Other(String),
 }
 
-/// Where rows wait. Calls take many rows, and change only rows that the worker still holds: a worker whose lease has expired
-/// changes nothing.
+/// The store of an outbox's rows. Calls take many rows, and change only rows that the worker still holds: a worker whose lease
+/// has expired changes nothing.
 pub trait OutboxStore: Send + Sync + 'static {
     /// Leases due rows to a worker, in the order in which they were added. No other worker gets them before the lease
     /// expires.
@@ -138,8 +138,8 @@ pub trait OutboxStore: Send + Sync + 'static {
         rows: &'a [FailedRow],
     ) -> BoxFuture<'a, Result<Failed, OutboxError>>;
 
-    /// Releases rows that were not tried, because nothing can be published at present. They are due at once, and no attempt
-    /// counts.
+    /// Releases rows that were not tried, because nothing can be published at present. They are due at once, and this does not
+    /// count as an attempt.
     fn release<'a>(
         &'a self,
         worker: &'a str,

@@ -28,14 +28,17 @@ use tokio::task::coop::poll_proceed;
 /// to other members at once, and the attempt counts. To leave cleanly, call [`unsubscribe`](Self::unsubscribe).
 pub struct Subscription {
     member: Arc<dyn Membership>,
+    /// Whether this subscription created the group.
     created: bool,
     settings: MemberSettings,
+    /// Whether a handler's `Ok` does not ack (`manual_ack`).
     is_manual: bool,
+    /// The deliveries of the last pull.
     batch: Arc<DeliveryBatch>,
     /// Index of the first delivery of the batch that was not handed out.
     next: usize,
     pace: PullPace,
-    /// Another process took over the engine, and the stream has returned that error.
+    /// Whether another process took over the engine and the stream has returned that error.
     is_deposed: bool,
 }
 
@@ -207,6 +210,7 @@ impl Subscription {
 /// A wait for deliveries. If it is dropped early, events that are being read for this member can go to other members.
 struct Wait<'a> {
     subscription: &'a mut Subscription,
+    /// Whether the wait has ended with a result.
     is_over: bool,
 }
 

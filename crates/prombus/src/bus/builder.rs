@@ -24,7 +24,7 @@ impl Bus {
         Self::builder().open(folder).await
     }
 
-    /// A bus in memory: it does everything except survive the process.
+    /// A bus in memory. Its events and groups are lost when the process ends.
     pub fn memory() -> Self {
         Self::builder().memory().expect("the defaults are allowed")
     }
@@ -38,6 +38,7 @@ impl Bus {
 /// The default of [`BusBuilder::memory_bytes`].
 const MEMORY_BYTES: u64 = 4 << 30;
 
+/// The smallest [`BusBuilder::memory_bytes`].
 const MEMORY_BYTES_MIN: u64 = 64 * 1024;
 
 /// The settings of a bus.
@@ -45,10 +46,12 @@ const MEMORY_BYTES_MIN: u64 = 64 * 1024;
 #[must_use = "a builder builds with open or memory"]
 pub struct BusBuilder {
     limits: Limits,
+    /// `None`: the system clock.
     clock: Option<Arc<dyn Clock>>,
     log: LogEngineOptions,
     memory_bytes: u64,
     topic_rules: Vec<TopicRule>,
+    /// `None`: events may always be leased.
     gate: Option<Arc<LeasingGate>>,
 }
 

@@ -14,6 +14,7 @@ use std::task::{Context, Poll};
 #[must_use = "an event is published when this is awaited"]
 pub struct Publish {
     backend: Arc<dyn Backend>,
+    /// The topic, and the payload as JSON; or why the event cannot be published.
     payload: Result<(Topic, Vec<u8>), PublishError>,
     options: PublishOptions,
 }

@@ -81,6 +81,7 @@ impl Subscribe {
 pub struct ExactlyOnce {
     subscribe: Subscribe,
     store: Arc<dyn DedupeStore>,
+    /// How long a mark is kept.
     ttl_ms: u64,
 }
 

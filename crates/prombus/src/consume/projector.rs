@@ -117,11 +117,13 @@ pub struct Projector<P: Projection> {
     position: Option<InputPosition>,
     /// Changes that are not published yet.
     pending: Pending,
-    /// The seq that the next state event gets if nothing else writes to the output topic; 0 after one was found.
+    /// The seq that the next state event gets if no other writer publishes to the output topic; 0 after an event of another
+    /// writer was found.
     next_output: u64,
     /// The last seq of the input when the projector was opened. Below it, the projector is catching up.
     end_at_open: u64,
     subscription: Subscription,
+    /// The right to publish states.
     turn: PublishTurn,
     figures: Arc<Mutex<ProjectorFigures>>,
 }
@@ -170,7 +172,7 @@ impl<P: Projection> Projector<P> {
         &self.states
     }
 
-    /// Its counters.
+    /// The counters of the projector.
     pub fn figures(&self) -> ProjectorFigures {
         *self.figures.lock()
     }

@@ -10,9 +10,9 @@ pub struct AttemptsChange {
     pub position: Position,
     /// Attempts that are used up.
     pub attempts: u32,
-    /// It is not delivered again before this time.
+    /// The event is not delivered again before this time.
     pub not_before: Millis,
-    /// Why it will be delivered again.
+    /// Why the event will be delivered again.
     pub reason: Option<RedeliveryReason>,
 }
 
@@ -23,11 +23,11 @@ pub struct Changes {
     pub settled: Vec<(SourceId, u64, u64)>,
     /// Attempts, in the order in which they changed.
     pub attempts: Vec<AttemptsChange>,
-    /// Lease marks: topic, and the seq up to which events may be leased once this is durable. The last mark of a topic
+    /// Lease marks: topic, and the seq up to which events may be leased when the mark is durable. The last mark of a topic
     /// applies.
     pub marks: Vec<(SourceId, u64)>,
-    /// Whether these changes should become durable soon, because a member waits for them or they must not be lost. Ranges
-    /// that a filter dropped or that were removed do not set this: they can be determined again.
+    /// Whether these changes should become durable soon, because a member waits for them or they must not be lost. Settled
+    /// ranges of events that a filter dropped, or that were removed, do not set this: they can be determined again.
     pub is_wanted: bool,
 }
 

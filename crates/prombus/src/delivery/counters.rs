@@ -25,7 +25,7 @@ pub struct GroupCounters {
     pub redelivered_restarted: u64,
     /// Acks and nacks that changed nothing.
     pub stale: u64,
-    /// Events that were given up.
+    /// Events that were given up, also those that got no dead letter.
     pub dead_lettered: u64,
     /// Events that a filter dropped or that no longer exist.
     pub passed_over: u64,

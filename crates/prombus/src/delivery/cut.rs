@@ -5,8 +5,8 @@ use super::lease::UnsettledState;
 use super::{Position, SourceId};
 
 impl Group {
-    /// All events of a topic below `first_seq` were removed. Those that wait for their first delivery or for a redelivery
-    /// are settled; members may still settle those that they hold. Returns how many events the group missed.
+    /// Records that all events of a topic below `first_seq` were removed. Those that wait for their first delivery or for a
+    /// redelivery are settled; members may still settle those that they hold. Returns how many events the group missed.
     pub fn cut(&mut self, id: SourceId, first_seq: u64) -> u64 {
         let last = first_seq.saturating_sub(1);
         let source = &mut self.sources[id.0 as usize];

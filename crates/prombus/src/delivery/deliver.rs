@@ -69,7 +69,8 @@ impl Group {
         self.counters.passed_over += last - first + 1;
     }
 
-    /// Settles a redelivery whose event was removed or dropped by a filter, if the member still has it reserved.
+    /// Settles an event whose redelivery the member has reserved, because the event was removed or a filter dropped it. Does
+    /// nothing if the reservation is void.
     pub fn pass_over_redelivery(&mut self, member: MemberId, position: Position) {
         if self.is_reserved_by(member, position) && self.forget(position).is_some() {
             self.pass_over(position.source, position.seq, position.seq);

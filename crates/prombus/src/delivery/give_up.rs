@@ -9,10 +9,11 @@ pub struct GiveUp {
     pub position: Position,
     /// How many attempts failed.
     pub attempts: u32,
-    /// How many attempts are recorded if the dead letter cannot be written now: enough that no member gets the event again.
+    /// How many attempts are recorded if the dead letter cannot be written now. With this many, no member gets the event
+    /// again after a restart.
     pub spent: u32,
     /// The error of the last failure.
     pub error: String,
-    /// Whether the record that its attempts are used up was written. It is written when the dead letter is first postponed.
-    pub is_written_down: bool,
+    /// Whether it is recorded that the attempts are used up. This is recorded when the dead letter is first postponed.
+    pub is_recorded: bool,
 }

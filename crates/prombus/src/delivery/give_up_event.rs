@@ -1,7 +1,8 @@
 //! Giving up: an event whose attempts are used up leaves the group as a dead letter.
 //!
-//! The machine reports such an event once. The caller writes the dead letter and the settle record in one commit and reports
-//! that, or postpones it. Until then the event counts as unsettled, and no member gets it.
+//! The machine reports such an event to its caller. The caller writes the dead letter and the settle record in one commit and
+//! confirms it, or postpones the dead letter; a postponed event is reported again. Until the confirmation, the event counts as
+//! unsettled, and no member gets it.
 
 use super::change::AttemptsChange;
 use super::give_up::GiveUp;
@@ -11,17 +12,19 @@ use super::{Millis, Position};
 use prombus_protocol::RedeliveryReason;
 
 impl Group {
+    /// Starts to give up an event whose attempts are used up.
     pub(super) fn give_up(&mut self, position: Position, error: String) {
         let Some(unsettled) = self.unsettled.get_mut(&position) else { return };
         let spent = unsettled.attempts;
         self.give_up_spending(position, spent, error);
     }
 
+    /// Like [`give_up`](Self::give_up). `spent`: see [`GiveUp::spent`].
     pub(super) fn give_up_spending(&mut self, position: Position, spent: u32, error: String) {
         let Some(unsettled) = self.unsettled.get_mut(&position) else { return };
         unsettled.state = UnsettledState::GivingUp;
         let attempts = unsettled.attempts;
-        self.given_up.push(GiveUp { position, attempts, spent, error, is_written_down: false });
+        self.given_up.push(GiveUp { position, attempts, spent, error, is_recorded: false });
     }
 
     /// Takes the events to give up. The caller ends each with [`gave_up`](Self::gave_up), [`park`](Self::park) or
@@ -30,7 +33,7 @@ impl Group {
         std::mem::take(&mut self.given_up)
     }
 
-    /// Whether an event is still to be given up: a seek may have voided that.
+    /// Whether the event is still being given up. It is not if a seek has moved the group.
     pub fn is_giving_up(&self, position: Position) -> bool {
         self.unsettled.get(&position).is_some_and(|unsettled| unsettled.state == UnsettledState::GivingUp)
     }
@@ -58,7 +61,7 @@ impl Group {
         if !self.is_giving_up(give_up.position) {
             return;
         }
-        if !std::mem::replace(&mut give_up.is_written_down, true) {
+        if !std::mem::replace(&mut give_up.is_recorded, true) {
             self.changes.attempts(AttemptsChange {
                 position: give_up.position,
                 attempts: give_up.spent,

@@ -1,5 +1,5 @@
-//! Granting: decides which seqs of a topic may be leased. Events that were tried before a restart wait for their next
-//! attempt instead.
+//! Granting: decides which seqs of a topic may be leased. Granted seqs become fresh, except those of events that were tried
+//! before a restart: they wait for their next attempt.
 
 use super::group::Group;
 use super::lease::Unsettled;

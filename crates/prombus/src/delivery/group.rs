@@ -24,9 +24,13 @@ use std::sync::Arc;
 pub struct Group {
     pub(super) sources: Vec<Source>,
     pub(super) members: BTreeMap<MemberId, Member>,
+    /// The number of the member that joins next.
     pub(super) next_member: u64,
+    /// Events that were leased at least once and are not settled.
     pub(super) unsettled: UnsettledMap,
+    /// How many of the `unsettled` events are leased.
     pub(super) leased_count: usize,
+    /// How many fresh seqs members have reserved.
     pub(super) reserved_count: u64,
     /// Unsettled events that are due, in the order in which they became due. May contain events that are not due any more.
     pub(super) due: VecDeque<Position>,
@@ -34,11 +38,11 @@ pub struct Group {
     pub(super) active: VecDeque<SourceId>,
     pub(super) timers: Timers,
     pub(super) changes: Changes,
-    /// Events whose failed attempt is in `changes` and was not taken yet.
+    /// Events whose failed attempt is in `changes`, so that it has no generation yet (see [`gate`](Self::gate)).
     pub(super) ungated: Vec<Position>,
-    /// Topics whose lease mark is in `changes` and was not taken yet.
-    pub(super) unmarked: Vec<SourceId>,
-    /// A member has begun to wait for a lease mark.
+    /// Topics whose lease mark is in `changes`, so that it has no generation yet.
+    pub(super) ungated_marks: Vec<SourceId>,
+    /// Whether a member has begun to wait for a lease mark since the last call of `take_mark_awaited`.
     pub(super) is_mark_awaited: bool,
     /// How many seqs ahead of the leases the lease marks are recorded.
     pub(super) mark_ahead: u64,
@@ -46,7 +50,9 @@ pub struct Group {
     pub(super) side_by_side: usize,
     /// The most seqs of each topic that the last such pull reserved.
     pub(super) share: u64,
+    /// Events to give up, which the caller has not taken yet.
     pub(super) given_up: Vec<GiveUp>,
+    /// Events whose dead letter was postponed, and when they are reported again.
     pub(super) put_off: Vec<(Millis, GiveUp)>,
     pub(super) counters: GroupCounters,
     /// Randomizes backoffs, so that different groups do not retry together.
@@ -96,7 +102,7 @@ impl Group {
         nacked.filter_map(|lease| Some((lease.position, self.last_errors.get(lease.position)?))).collect()
     }
 
-    /// How many topics it has.
+    /// How many topics the group has.
     pub fn source_count(&self) -> usize {
         self.sources.len()
     }

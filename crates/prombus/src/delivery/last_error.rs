@@ -59,7 +59,7 @@ impl LastErrors {
         self.by_position.get(&position).cloned()
     }
 
-    /// Stores the reason of a nack. If the nack has none, or the table is full, the previous reason is removed.
+    /// Stores the reason of a nack. If the nack has none, or the budget is used up, the previous reason is removed.
     pub(super) fn put(&mut self, position: Position, error: Option<&str>) {
         self.remove(position);
         let Some(error) = error.filter(|error| !error.is_empty()) else { return };

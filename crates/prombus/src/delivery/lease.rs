@@ -12,7 +12,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 pub enum UnsettledState {
     /// A member holds it until `Unsettled::at`.
     Leased,
-    /// It is redelivered after `Unsettled::at`.
+    /// Its next attempt is due at `Unsettled::at`.
     Waiting,
     /// It is ready to be redelivered.
     Due,
@@ -29,17 +29,17 @@ pub struct Unsettled {
     pub state: UnsettledState,
     /// Attempts that were used up, the running one included.
     pub attempts: u32,
-    /// The member that holds it, or held it last. A member that only reads it is not a holder.
+    /// The member that holds the lease, or held it last. A member that has only reserved the event is not a holder.
     pub holder: MemberId,
     /// The holder's limit of attempts.
     pub max_attempts: u32,
-    /// When the lease or the wait ends.
+    /// When the lease (if leased) or the wait (if waiting) ends.
     pub at: Millis,
     /// When the last lease began.
     pub leased_at: Millis,
     /// Why it is delivered again.
     pub reason: Option<RedeliveryReason>,
-    /// Whether it is in `Group::due`, perhaps since an earlier time at which it was due.
+    /// Whether it is in the queue `Group::due`. It may be there although it is not due any more.
     pub is_queued: bool,
     /// Whether the last attempt to read it for a redelivery failed.
     pub is_unreadable: bool,

@@ -67,7 +67,7 @@ impl Group {
         self.timers.next_at().into_iter().chain(put_off).chain(retry_reads).min()
     }
 
-    /// How many timers it has; the leases of one pull share a timer.
+    /// How many timers the group has. The leases of one pull share a timer.
     pub fn timer_count(&self) -> usize {
         self.timers.count()
     }

@@ -15,9 +15,9 @@ pub(super) struct LeaseMark {
     /// The generation of the record that contains the newest mark: zero when that is durable, `u64::MAX` while the mark is
     /// among the changes that were not taken yet.
     pub(super) gate: u64,
-    /// A member waits for the newest mark, and the caller was informed.
+    /// Whether a member waits until the newest mark is durable. The caller was informed.
     pub(super) is_awaited: bool,
-    /// The highest seq that was leased, in this process or before.
+    /// The highest seq that was leased since the restart; at first `restarted_to`.
     pub(super) leased_to: u64,
     /// Events up to here may have been delivered before the last restart.
     pub(super) restarted_to: u64,

@@ -25,7 +25,7 @@ impl Group {
         mark.written = to;
         mark.gate = u64::MAX;
         self.changes.marks.push((id, to));
-        self.unmarked.push(id);
+        self.ungated_marks.push(id);
     }
 
     /// Records a mark above the leases if there is none yet: for a new topic, and after a clean restart.
@@ -55,8 +55,8 @@ impl Group {
         }
     }
 
-    /// Whether a member has begun to wait for a mark since the last call. If so, the changes that were taken so far should
-    /// be made durable soon.
+    /// Whether a member has begun to wait for a mark since the last call. If so, the caller should soon make the changes
+    /// durable that it has taken.
     pub fn take_mark_awaited(&mut self) -> bool {
         std::mem::take(&mut self.is_mark_awaited)
     }
@@ -70,7 +70,7 @@ impl Group {
 
     /// Assigns a generation to the marks that were just taken.
     pub(super) fn gate_marks(&mut self, generation: u64) {
-        for id in self.unmarked.drain(..) {
+        for id in self.ungated_marks.drain(..) {
             let mark = &mut self.sources[id.0 as usize].mark;
             if mark.gate == u64::MAX {
                 mark.gate = generation;
@@ -82,7 +82,7 @@ impl Group {
     pub(super) fn reset_mark(&mut self, id: SourceId, floor: u64) {
         self.sources[id.0 as usize].mark =
             LeaseMark { durable: floor, written: floor, leased_to: floor, ..LeaseMark::default() };
-        self.unmarked.retain(|&other| other != id);
+        self.ungated_marks.retain(|&other| other != id);
     }
 
     /// Records exactly how far the group has leased.

@@ -49,7 +49,7 @@ pub struct ReservedRange {
 }
 
 impl ReservedRange {
-    /// How many seqs it spans.
+    /// How many seqs the range has.
     pub fn count(&self) -> u64 {
         self.last_seq - self.first_seq + 1
     }
@@ -58,16 +58,18 @@ impl ReservedRange {
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) settings: MemberSettings,
+    /// How many deliveries it holds.
     pub(super) in_flight: u32,
     pub(super) is_paused: bool,
-    /// The server has stopped reading from the member, so a missing ack is not its fault.
+    /// The server has stopped reading from the member, so its acks cannot arrive and its leases do not expire.
     pub(super) is_held: bool,
-    /// Leases that expired while it was held.
+    /// Leases whose time ended while the member was held.
     pub(super) overdue: Vec<Position>,
+    /// Fresh seqs that it is about to read.
     pub(super) reserved: Vec<ReservedRange>,
     /// Whether its last pull reserved redeliveries.
     pub(super) may_read_redeliveries: bool,
-    /// Its last pull found nothing, so it takes the next events at once.
+    /// Its last pull found nothing: it waits for events.
     pub(super) is_idle: bool,
 }
 

@@ -40,7 +40,7 @@ impl Group {
         self.members.keys().copied()
     }
 
-    /// How many members it has.
+    /// How many members the group has.
     pub fn member_count(&self) -> usize {
         self.members.len()
     }
@@ -56,8 +56,8 @@ impl Group {
         self.unsettled.get(&position).is_some_and(|it| it.state == UnsettledState::Reserved(member))
     }
 
-    /// Removes a member that is gone without leaving. Its deliveries have failed and go to other members at once;
-    /// redeliveries that it had only reserved have not failed.
+    /// Removes a member that is gone without leaving. Its deliveries have failed and go to other members at once. Redeliveries
+    /// that it had only reserved go to other members too, but have not failed.
     pub fn lose(&mut self, member: MemberId, now: Millis) {
         for position in self.remove_member(member) {
             if self.put_back_redelivery(member, position, now) {

@@ -2,7 +2,9 @@
 
 use super::Millis;
 
+/// The wait after the first failed attempt.
 const BACKOFF_FIRST_MS: u64 = 100;
+/// The longest wait.
 const BACKOFF_MAX_MS: u64 = 30_000;
 
 /// How long a nacked event waits before its next attempt: 100 ms, doubling up to 30 s, with a jitter of 20 %.

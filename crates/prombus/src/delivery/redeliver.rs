@@ -15,8 +15,8 @@ use super::{Millis, Position};
 use prombus_protocol::RedeliveryReason;
 
 impl Group {
-    /// Reserves due redeliveries, and records the start of their next attempts where that is missing. Returns how much of
-    /// the window is left for fresh events. Redeliveries that wait for a commit keep their share of the window.
+    /// Reserves due redeliveries, and records the start of their next attempts if it is not recorded yet. Returns how much of
+    /// the window is left for fresh events. Redeliveries that wait until a record is durable take up the window too.
     pub(super) fn reserve_due(
         &mut self,
         member: MemberId,

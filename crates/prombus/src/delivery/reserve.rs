@@ -8,10 +8,10 @@ use super::{Millis, Position, SourceId};
 const SHARE_MIN: u32 = 32;
 
 impl Group {
-    /// Reserves events that a member may read now, `want` in total: due redeliveries go into `redelivered`, ranges of fresh
+    /// Reserves events that a member may read now, at most `want`: due redeliveries go into `redelivered`, ranges of fresh
     /// seqs into `reserved`. No lease runs yet: [`hand_out`](Self::hand_out) and [`deliver`](Self::deliver) lease the events
-    /// that were read. A member that filters events may reserve up to `scan` fresh seqs instead. Returns how many of the
-    /// reserved fresh seqs it may deliver.
+    /// that were read. With `scan`, for a member that filters events, about that many fresh seqs are reserved even if `want` is
+    /// lower. Returns how many of the reserved fresh seqs the member may deliver.
     ///
     /// A member must have only one such pull open at a time.
     ///
@@ -149,7 +149,7 @@ impl Group {
         }
     }
 
-    /// Ends a member's hold on a topic: other members may reserve from it again.
+    /// Ends a member's exclusive use of a topic (`Source::held_by`): other members may reserve from it again.
     #[inline]
     pub(super) fn release_topic(&mut self, member: MemberId, id: SourceId) {
         let source = &mut self.sources[id.0 as usize];

@@ -1,6 +1,7 @@
 //! Settling: ack, nack, give up, extend.
 //!
-//! An ack or nack applies if its sender holds the lease, or held it last and no newer member does. Otherwise it is stale.
+//! An ack or nack applies if its sender holds the lease, or if its sender was the last holder and no member holds the lease
+//! now. Otherwise the ack or nack is stale.
 
 use super::group::Group;
 use super::lease::UnsettledState;
@@ -86,7 +87,7 @@ impl Group {
                 error.unwrap_or("nacked"),
             );
         } else {
-            // Its lease had expired: that attempt has failed already.
+            // The lease had expired, so the attempt has already failed and does not count again.
             self.wait(position, RedeliveryReason::Nacked, now.saturating_add(delay));
             self.sweep_timers();
         }

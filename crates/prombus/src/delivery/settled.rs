@@ -6,9 +6,11 @@ use std::collections::BTreeMap;
 /// A set of settled seqs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SettledSeqs {
+    /// This seq and all lower ones are settled.
     floor: u64,
-    /// First seq to last seq; disjoint, not adjacent, all above `floor + 1`.
+    /// The settled ranges above the floor: first seq to last seq. Disjoint, not adjacent, and all above `floor + 1`.
     above: BTreeMap<u64, u64>,
+    /// The number of seqs in `above`.
     above_count: u64,
 }
 

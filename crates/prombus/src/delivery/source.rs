@@ -25,6 +25,7 @@ pub(super) struct Source {
     pub(super) settled: SettledSeqs,
     /// Granted ranges that are neither reserved, leased nor settled, in order.
     pub(super) fresh: VecDeque<(u64, u64)>,
+    /// All seqs up to this one are granted.
     pub(super) granted_to: u64,
     /// Whether it is in `Group::active`.
     pub(super) is_active: bool,
@@ -32,13 +33,13 @@ pub(super) struct Source {
     pub(super) restored: BTreeMap<u64, (u32, Millis, Option<RedeliveryReason>)>,
     /// Ranges that could not be read.
     pub(super) unreadable: Vec<Unreadable>,
-    /// No event is delivered until an unreadable range is retried.
+    /// Whether no event of the topic is delivered until an unreadable range is retried.
     pub(super) is_blocked: bool,
     pub(super) mark: LeaseMark,
     /// The topic was deleted: nothing about it is recorded any more.
     pub(super) is_dropped: bool,
-    /// This member may have reserved more seqs than it will deliver. No other member reserves from the topic until the rest
-    /// is returned; otherwise later events would be delivered first.
+    /// A member that may have reserved more seqs than it will deliver. No other member reserves from the topic until this
+    /// member has returned the rest; otherwise later events would be delivered first.
     pub(super) held_by: Option<MemberId>,
 }
 
@@ -50,8 +51,9 @@ pub(super) struct Unreadable {
     /// When it was first found to be unreadable.
     pub(super) since: Millis,
     pub(super) retry_at: Millis,
+    /// How many reads have failed.
     pub(super) tries: u32,
-    /// Removed from the fresh ranges until `retry_at`, so that later events are delivered.
+    /// Whether the range is removed from the fresh ranges until `retry_at`, so that later events are delivered.
     pub(super) is_aside: bool,
 }
 

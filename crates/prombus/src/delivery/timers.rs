@@ -1,14 +1,14 @@
 //! The timers of leases and waits.
 //!
 //! The leases of one pull end together, so they share one timer. A timer is not removed when its lease is settled: it is
-//! ignored when it fires, and stale timers are removed together once most timers are stale. So a timer costs a lease almost
-//! nothing.
+//! ignored when it fires, and all stale timers are removed together when most timers are stale. So the timers of leases cost
+//! almost nothing.
 
 use super::{Millis, Position, SourceId};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A timer of some seqs of a topic.
+/// The timer of a range of seqs of a topic, whose leases or waits end at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeaseTimer {
     /// When it fires.
@@ -24,8 +24,9 @@ pub struct LeaseTimer {
 /// The timers of a group.
 #[derive(Debug, Default)]
 pub struct Timers {
+    /// All timers but the newest, the earliest first.
     heap: BinaryHeap<Reverse<LeaseTimer>>,
-    /// The newest timer, which may still be extended by the next seq.
+    /// The newest timer. If the next seq has the same end, it is added to this timer.
     open: Option<LeaseTimer>,
 }
 

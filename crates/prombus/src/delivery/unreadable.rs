@@ -12,7 +12,9 @@ use super::{Millis, Position, SourceId};
 
 /// How long a topic waits for unreadable events before it delivers later ones.
 pub const WAIT_MS: Millis = 60_000;
+/// The wait before the first retry. It doubles after each failed retry.
 const RETRY_FIRST_MS: Millis = 100;
+/// The longest wait before a retry.
 const RETRY_MAX_MS: Millis = 5_000;
 
 impl Group {
@@ -22,7 +24,7 @@ impl Group {
         let last_seq = last_seq.min(source.granted_to).max(first_seq);
         let (mut since, mut tries) = (now, 0);
         for it in &mut source.unreadable {
-            // A range that is adjacent to one that has waited does not wait again.
+            // If the range touches one that has already waited, it continues that wait instead of starting a new one.
             if it.first_seq <= last_seq.saturating_add(1) && first_seq <= it.last_seq.saturating_add(1) {
                 since = since.min(it.since);
                 tries = tries.max(it.tries);

@@ -14,8 +14,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+/// The default of [`OutboxDrainer::batch_size`].
 const BATCH_SIZE: u32 = 100;
+/// The default of [`OutboxDrainer::interval`].
 const INTERVAL: Duration = Duration::from_millis(250);
+/// The default of [`OutboxDrainer::lease_ms`].
 const LEASE_MS: u64 = 30_000;
 /// How often old rows are deleted.
 const PURGE_INTERVAL: Duration = Duration::from_secs(60);
@@ -134,7 +137,7 @@ impl OutboxDrainer {
         self
     }
 
-    /// Its counters.
+    /// The counters of the drainer.
     pub fn counts(&self) -> DrainerCounts {
         self.counters.get()
     }
@@ -296,9 +299,12 @@ impl std::fmt::Debug for OutboxDrainer {
 
 #[derive(Default)]
 struct Outcome {
+    /// Rows that were published.
     sent: Vec<String>,
     failed: Vec<FailedRow>,
+    /// Rows that were not tried, because nothing can be published at present.
     released: Vec<String>,
+    /// Why rows are released; `None` if none are.
     why_released: Option<String>,
 }
 
@@ -346,7 +352,7 @@ pub struct DrainerHandle {
 }
 
 impl DrainerHandle {
-    /// Its counters.
+    /// The counters of the drainer.
     pub fn counts(&self) -> DrainerCounts {
         self.counters.get()
     }

@@ -322,7 +322,7 @@ fn claimed_row(row: &Row<'_>) -> Result<Option<ClaimedRow>, rusqlite::Error> {
     Ok(name.map(|name| ClaimedRow { row: name, record: record(row) }))
 }
 
-/// Gives up a row whose id cannot be read, so that it does not hold up the others.
+/// Gives up a row whose id cannot be read, so that it does not delay other rows.
 fn give_up_unreadable_id(transaction: &Transaction<'_>, rowid: i64) -> Result<(), rusqlite::Error> {
     let sql =
         "UPDATE outbox SET status = 'dead', worker = NULL, last_err = 'the id is not UTF-8' WHERE rowid = ?1";

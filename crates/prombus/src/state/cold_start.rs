@@ -110,7 +110,9 @@ pub struct StateFollower {
     backend: Arc<dyn Backend>,
     topic: Topic,
     state: State,
+    /// The first seq that was not read.
     next_seq: u64,
+    /// Events that were read and not applied yet.
     read: VecDeque<Event>,
 }
 

@@ -16,7 +16,7 @@ pub struct Seen<'a> {
     pub key: Option<&'a [u8]>,
     /// Whether it deletes its key.
     pub is_tombstone: bool,
-    /// When it was committed; never falls from one event to the next.
+    /// When it was committed, in ms since 1970; never decreases from one event to the next.
     pub commit_ms: i64,
     /// Its size in the store.
     pub bytes: u32,
@@ -25,21 +25,28 @@ pub struct Seen<'a> {
 /// The newest events by key.
 #[derive(Debug, Default)]
 pub struct LatestMap {
+    /// The seq of the newest event of each key.
     by_key: HashMap<Arc<[u8]>, u64, RandomState>,
+    /// The newest events of all keys, by seq.
     by_seq: BTreeMap<u64, Newest>,
-    /// Events without a key: first seq to last seq and bytes.
+    /// Ranges of events without a key: first seq to last seq and bytes.
     keyless: BTreeMap<u64, (u64, u64)>,
-    /// Tombstones, in order; may contain some that are not the newest of their key any more.
+    /// Seq and commit time of tombstones, in order; may contain some that are not the newest of their key any more.
     tombstones: VecDeque<(u64, i64)>,
+    /// How many keys have a tombstone as their newest event.
     live_tombstones: usize,
+    /// Bytes of live events.
     live_bytes: u64,
+    /// Bytes of events that became dead since `take_dead_bytes` was last called.
     dead_bytes: u64,
+    /// Bytes of all keys.
     key_bytes: usize,
 }
 
 #[derive(Debug)]
 struct Newest {
     key: Arc<[u8]>,
+    /// The size of the event in the store.
     bytes: u32,
     is_tombstone: bool,
 }
@@ -126,8 +133,8 @@ impl LatestMap {
         }
     }
 
-    /// Tombstones after the seq `after` that are still the newest of their key, the oldest first: those committed by
-    /// `committed_by_ms`, and those up to `to_seq`.
+    /// Old tombstones after the seq `after` that are still the newest of their key, the oldest first, at most `limit`, with
+    /// their keys. A tombstone is old if it was committed by `committed_by_ms` or has a seq up to `to_seq`.
     pub fn old_tombstones(
         &mut self,
         after: u64,
@@ -148,7 +155,7 @@ impl LatestMap {
         old.take(limit).collect()
     }
 
-    /// Removes tombstones of keys that have a newer event or are gone, once they are most of the list.
+    /// Removes the entries of tombstones that are not the newest of their key any more, if they are most of the list.
     fn prune_tombstones(&mut self) {
         if self.tombstones.len() > 2 * self.live_tombstones + 64 {
             let by_seq = &self.by_seq;
@@ -219,7 +226,7 @@ impl LatestMap {
         self.dead_bytes
     }
 
-    /// Adds dead bytes that were taken but not cleaned.
+    /// Adds back dead bytes that were taken but whose events were not cleaned.
     pub fn put_back_dead_bytes(&mut self, bytes: u64) {
         self.dead_bytes += bytes;
     }

@@ -21,7 +21,9 @@ pub struct Subscribe {
     pub(crate) topic: String,
     pub(crate) group: String,
     options: SubscribeOptions,
+    /// The function given to [`filter`](Self::filter).
     filter: Option<EventFilter>,
+    /// Whether the group waits for unreadable events.
     is_in_order: bool,
 }
 
@@ -95,7 +97,7 @@ impl Subscribe {
         self
     }
 
-    /// If this subscription creates the group, it is deleted after this time without members.
+    /// If this subscription creates the group, the group is deleted after this time without members.
     pub fn expire(mut self, after: Duration) -> Self {
         self.options.expire_ms = Some(after.as_millis().try_into().unwrap_or(u64::MAX));
         self

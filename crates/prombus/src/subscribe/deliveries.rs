@@ -10,6 +10,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Deliveries {
     pub(super) batch: Arc<DeliveryBatch>,
+    /// The index of the first delivery; those before it in the batch were handed out earlier.
     pub(super) from: usize,
     pub(super) member: Arc<dyn Membership>,
     pub(super) max_attempts: u32,
@@ -37,8 +38,8 @@ impl Deliveries {
             .map(|at| Delivery::new(Arc::clone(&self.batch), at, Arc::clone(&self.member), self.max_attempts))
     }
 
-    /// Acks all of them. The acks apply at once; await the result to wait until they are durable. It is stale if any of them
-    /// was.
+    /// Acks all deliveries. The acks apply at once; await the result to wait until they are durable. The result is stale if any
+    /// of the acks was stale.
     pub fn ack(&self) -> Settling {
         let items = &self.batch.items()[self.from..];
         let verdicts: Vec<(Position, Verdict<'_>)> =

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// A finished call's ack waits at most this long, so that acks are settled together.
+/// The ack of a finished call waits at most this long for other calls, so that acks are settled together.
 const SETTLE_AFTER_MS: Millis = 5;
 
 /// A running handler. Dropping this changes nothing: the handler runs until the bus is closed.
@@ -76,7 +76,7 @@ impl std::fmt::Debug for HandlerHandle {
     }
 }
 
-/// The result of a handler: its event, and its error.
+/// The position of an event, and the result of the handler call for it.
 type Handled = (Position, Result<(), String>);
 
 /// A failed read is retried after this time.
@@ -95,7 +95,7 @@ pub(super) async fn run_handler<F, R, E>(
     let mut handled: Vec<Handled> = Vec::new();
     let is_manual = subscription.is_manual;
     let mut is_pulling = true;
-    // False once the handle is dropped.
+    // False after the handle was dropped.
     let mut may_be_stopped = true;
     while is_pulling || !running.is_empty() {
         tokio::select! {

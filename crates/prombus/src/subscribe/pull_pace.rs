@@ -10,7 +10,9 @@ const FIRST_PULL: u32 = 1;
 /// and falls to one otherwise.
 #[derive(Debug)]
 pub(super) struct PullPace {
+    /// The size of the next pull.
     events: u32,
+    /// When the last pull was made.
     pub(super) pulled_at: Option<Millis>,
 }
 

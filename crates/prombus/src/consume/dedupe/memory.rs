@@ -104,9 +104,13 @@ impl DedupeStore for MemoryDedupe {
 /// Marks and when they expire.
 #[derive(Debug)]
 pub(super) struct Marks {
+    /// When each mark expires.
     by_id: HashMap<Uuid, i64>,
+    /// The same marks, in the order in which they expire.
     by_time: BTreeSet<(i64, Uuid)>,
+    /// Maximum number of marks.
     capacity: usize,
+    /// How many marks were evicted before they expired.
     evicted: u64,
 }
 

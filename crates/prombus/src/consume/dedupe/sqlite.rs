@@ -43,6 +43,7 @@ const PURGE_EVERY: u64 = 1_000;
 pub struct SqliteDedupe {
     database: Database,
     clock: ClockHandle,
+    /// How many marks were added.
     marked: AtomicU64,
 }
 

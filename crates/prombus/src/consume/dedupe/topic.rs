@@ -40,6 +40,7 @@ pub struct TopicDedupe {
     bus: Bus,
     topic: Topic,
     clock: Arc<dyn Clock>,
+    /// The live marks, and expired marks without a tombstone.
     marks: Mutex<Marks>,
     /// The first seq that was not read. A reader holds this lock while it reads.
     next_seq: tokio::sync::Mutex<u64>,
@@ -53,7 +54,7 @@ struct Payload<'a> {
     expires_ms: i64,
 }
 
-/// The part of a payload that reading needs.
+/// The part of a mark's payload that is read back.
 #[derive(Deserialize)]
 struct Kept {
     expires_ms: i64,

@@ -40,15 +40,15 @@ pub struct SettledEvents {
     pub last_seq: u64,
 }
 
-/// The outcome of an event: handled (now or before), or the handler's error.
+/// The outcome of an event: `Ok` if it was handled, now or before; otherwise the handler's error.
 pub type EventFate = Result<(), String>;
 
 /// Why a transaction did not commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TransactionTrouble {
-    /// The handler's writes caused the failure; it may fail again.
+    /// The handler's writes caused the failure, so a retry may fail again. The attempt counts.
     Handler(String),
-    /// The database failed and may recover. Events are released, and no attempt counts.
+    /// The database failed and may recover. The events are released, and the attempt does not count.
     Database(String),
 }
 
@@ -102,6 +102,7 @@ struct Worker {
     consumer: Consumer,
     /// The last ack. When it is durable, all acks before it are.
     last_ack: Option<Settling>,
+    /// How many events were handled since expired marks were last removed.
     since_marks_removed: u64,
 }
 

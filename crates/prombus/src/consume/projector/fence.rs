@@ -1,4 +1,4 @@
-//! Keeps an older projector of a group from publishing once a newer one is opened in this process.
+//! Keeps an older projector of a group from publishing after a newer one was opened in this process.
 //!
 //! A supervisor may open a projector while the previous one is still being dropped, or has a commit in progress. The newer
 //! one must not read the states before the older one's last commit, so both share a fence: each commit is made under its
@@ -35,11 +35,12 @@ struct FenceState {
 /// A projector's right to publish.
 pub(super) struct PublishTurn {
     fence: Arc<Fence>,
+    /// The turn of this projector. It may publish while this is [`FenceState::turn`].
     number: u64,
 }
 
 impl PublishTurn {
-    /// Takes the turn from its holder, and waits for the running commit.
+    /// Takes the turn from the projector that holds it, after waiting for that projector's commit in progress.
     pub(super) async fn take(bus: &Bus, input: &str, group: &str) -> Self {
         let address = Arc::as_ptr(bus.backend()).cast::<()>() as usize;
         let fence = {
@@ -54,7 +55,7 @@ impl PublishTurn {
         };
         let mut state = fence.lock().await;
         if state.publishing.is_some() {
-            // If it failed, none of its states were stored, and its inputs are not acked.
+            // If this commit fails, none of its states are stored, and its inputs stay unacked.
             let _ = state.published().await;
         }
         state.turn += 1;

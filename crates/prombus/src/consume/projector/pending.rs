@@ -10,14 +10,18 @@ const EVENT_BYTES: usize = 300;
 
 #[derive(Default)]
 pub(super) struct Pending {
+    /// Changed states, by key.
     pub(super) states: BTreeMap<String, PendingState>,
+    /// Dead letters: payload and options.
     pub(super) dead_letters: Vec<(Vec<u8>, PublishOptions)>,
+    /// Approximate size of all these events.
     pub(super) bytes: usize,
 }
 
 pub(super) struct PendingState {
+    /// The new state; `null` if the key was removed.
     pub(super) json: Vec<u8>,
-    /// The last input that changed the state; `None` if a tick did.
+    /// The id of the last input that changed the state; `None` if a tick changed it.
     pub(super) cause: Option<Uuid>,
 }
 

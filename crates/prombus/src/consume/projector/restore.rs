@@ -37,6 +37,7 @@ impl InputPosition {
 
 pub(super) struct RestoredStates<S> {
     pub(super) states: BTreeMap<String, S>,
+    /// The last input that was folded.
     pub(super) position: Option<InputPosition>,
     /// The seq of the next state event.
     pub(super) next_seq: u64,

@@ -10,8 +10,11 @@ use tokio::time::MissedTickBehavior;
 
 /// The next step of the run loop.
 enum NextStep {
+    /// The caller requested a stop.
     Stop,
+    /// A tick is due.
     Tick,
+    /// Events arrived, or pulling them failed.
     Events(Result<crate::subscribe::Deliveries, GroupError>),
 }
 
@@ -19,8 +22,8 @@ impl<P: Projection> Projector<P> {
     /// Folds and ticks until `shutdown` resolves or the bus is closed, then leaves the group. The current batch is finished
     /// first.
     ///
-    /// Ticks wait until all events that existed at the start are folded: otherwise a tick could call a state stale whose
-    /// newer events were not folded yet.
+    /// Ticks wait until all events that existed at the start are folded. Otherwise a tick could mark a state as stale although
+    /// newer events of its key exist.
     ///
     /// # Errors
     /// See [`ProjectorError`].
@@ -99,7 +102,7 @@ pub struct ProjectorHandle {
 }
 
 impl ProjectorHandle {
-    /// Its counters.
+    /// The counters of the projector.
     pub fn figures(&self) -> ProjectorFigures {
         *self.figures.lock()
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// States by key.
 #[derive(Debug)]
 pub struct States<S> {
+    /// The current states, including changes that can still be undone.
     kept: BTreeMap<String, S>,
     /// The previous states of the keys that were changed since the last [`keep`](Self::keep), in the order of changes.
     before: Vec<(String, Option<S>)>,
@@ -59,6 +60,7 @@ impl<S> States<S> {
         self.before.clear();
     }
 
+    /// Undoes all changes since the last [`keep`](Self::keep).
     pub(super) fn undo(&mut self) {
         while let Some((key, before)) = self.before.pop() {
             match before {

@@ -360,6 +360,6 @@ impl Model {
         event.place = Place::GivingUp;
         let attempts = event.attempts;
         let error = error.to_owned();
-        self.named.push(GiveUp { position, attempts, spent: attempts, error, is_written_down: false });
+        self.named.push(GiveUp { position, attempts, spent: attempts, error, is_recorded: false });
     }
 }

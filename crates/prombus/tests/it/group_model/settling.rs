@@ -291,8 +291,8 @@ impl Model {
             return;
         }
         let mut give_up = give_up;
-        if !give_up.is_written_down {
-            give_up.is_written_down = true;
+        if !give_up.is_recorded {
+            give_up.is_recorded = true;
             let event = self.event(give_up.position);
             let reason = Some(RedeliveryReason::MemberLost);
             event.kept = Some(Kept { attempts: give_up.spent, not_before: 0, reason });
