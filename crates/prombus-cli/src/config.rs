@@ -143,7 +143,7 @@ fn add_token(settings: &mut Settings, token: Option<String>) -> Result<(), Confi
     Ok(())
 }
 
-/// Checks who has access. Only possible once all sources are merged: any of them may configure auth.
+/// Checks who has access. This needs the merged settings, because any source may configure auth.
 fn check_access(problems: &mut Problems, settings: &Settings) {
     let server = &settings.server;
     if server.auth.is_configured() {

@@ -4,7 +4,7 @@ use crate::config::{LogFormat, LogSettings};
 use std::io::{IsTerminal, stderr};
 use tracing_subscriber::EnvFilter;
 
-/// Starts logging. Call it once.
+/// Starts logging. A process must call this only once.
 ///
 /// # Errors
 /// When the filter cannot be parsed.

@@ -13,7 +13,9 @@ use std::process::ExitCode;
 struct ProgressLine {
     bytes_done: Option<u64>,
     bytes_total: Option<u64>,
+    /// Whether the backup is complete.
     done: bool,
+    /// Why the backup failed.
     error: Option<String>,
 }
 

@@ -5,13 +5,15 @@ use tokio::time::Instant;
 
 /// A chunk has at most the events of a tenth of a second.
 const CHUNKS_A_SECOND: f64 = 10.0;
-/// A year.
+/// The longest wait: a year.
 const LONGEST_SECONDS: f64 = 365.0 * 86_400.0;
 
 /// Limits the average rate since `began`.
 #[derive(Debug)]
 pub struct RateLimiter {
+    /// Events per second; `None` is unlimited.
     per_second: Option<f64>,
+    /// When counting began; moved forward after a pause.
     began: Instant,
     /// Events allowed since `began`.
     passed: u64,

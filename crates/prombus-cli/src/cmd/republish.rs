@@ -7,8 +7,9 @@ use anyhow::anyhow;
 use indicatif::ProgressBar;
 use prombus_client::{Client, Publisher, Record, Setback};
 
-/// Maximum copies and bytes of a chunk.
+/// Maximum number of copies in a chunk.
 const CHUNK_EVENTS: usize = 500;
+/// A chunk is full when it has this many bytes.
 const CHUNK_BYTES: usize = 2 << 20;
 
 /// Publishes copies in chunks.
@@ -17,7 +18,9 @@ pub struct Republisher {
     rate: RateLimiter,
     /// Maximum number of new events.
     limit: Option<u64>,
+    /// Copies that are not published yet.
     chunk: Vec<Record>,
+    /// The approximate size of `chunk`.
     chunk_bytes: usize,
     /// Events that were added to their topic.
     pub published: u64,

@@ -15,6 +15,7 @@ pub struct TopicView {
     pub count: u64,
     pub bytes: u64,
     pub groups: u64,
+    /// The settings that apply to the topic.
     pub settings: Option<serde_json::Map<String, serde_json::Value>>,
     /// The settings of this topic alone, from `topic set`.
     pub set: Option<serde_json::Map<String, serde_json::Value>>,
@@ -40,8 +41,10 @@ pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Res
 #[derive(Debug, Deserialize)]
 pub struct TopicPage<T> {
     pub topics: Vec<T>,
+    /// Bytes of the whole store.
     #[serde(default)]
     pub bytes: u64,
+    /// The parameter `next` of the request for the next page; `None` on the last page.
     #[serde(default)]
     next: Option<String>,
 }

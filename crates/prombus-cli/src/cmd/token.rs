@@ -10,6 +10,7 @@ use toml::Value;
 
 /// Makes tokens recognizable to people and to secret scanners.
 const PREFIX: &str = "prombus_";
+/// Number of random bytes in a token.
 const TOKEN_BYTES: usize = 32;
 
 /// Runs the command.

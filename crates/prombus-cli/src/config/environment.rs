@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use toml::Value;
 
+/// The variable that names the config file.
 const CONFIG: &str = "PROMBUS_CONFIG";
+/// The prefix of variables that contain settings.
 const PREFIX: &str = "PROMBUS_";
 /// Variables of the client commands, which are not settings of a server.
 const OF_CLIENTS: [&str; 2] = ["PROMBUS_URL", "PROMBUS_TOKEN"];

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 /// The default data folder.
 pub const DATA: &str = "./prombus-data";
 
+/// The default capacity of the memory store.
 const MEMORY_BYTES: u64 = 4 << 30;
 
 /// All settings of `serve`.

@@ -41,8 +41,11 @@ fn line_at(text: &str, offset: usize) -> usize {
     1 + text.as_bytes().iter().take(offset).filter(|byte| **byte == b'\n').count()
 }
 
+/// A walk over the tables of a config file.
 struct Walk<'a> {
+    /// The name of the file.
     file: &'a str,
+    /// The content of the file.
     text: &'a str,
     source: Source,
     problems: Problems,

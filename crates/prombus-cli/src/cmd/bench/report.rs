@@ -32,9 +32,11 @@ pub struct Row {
     pub load: &'static str,
     /// A description of the load.
     pub what: String,
+    /// The number of the run, if loads are repeated.
     pub run: u32,
     #[serde(flatten)]
     pub measurement: Measurement,
+    /// CPU time of the server per message or delivery, in microseconds.
     pub server_cpu_us: Option<f64>,
 }
 

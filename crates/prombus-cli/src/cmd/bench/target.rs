@@ -15,9 +15,13 @@ use tokio::runtime::Runtime;
 
 /// The target of a load.
 pub struct Target {
+    /// The topic, or the prefix of the topics if there are several.
     topic: String,
+    /// Whether publishers choose the ids of events.
     has_client_ids: bool,
+    /// The number of topics.
     topics: usize,
+    /// Maximum number of unacked deliveries per consumer.
     max_in_flight: usize,
     /// Runs so far. Each run gets its own groups.
     runs: Cell<u32>,
@@ -29,7 +33,7 @@ enum Running {
         address: SocketAddr,
         host: String,
         token: Option<String>,
-        /// The server process, if the bench started it; stopped at the end.
+        /// The server process, if the bench started it. The bench then stops it at the end.
         process: Option<Process>,
     },
     Library {

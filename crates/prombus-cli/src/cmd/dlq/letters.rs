@@ -14,14 +14,16 @@ pub fn dead_letter_topic(topic: &str) -> String {
 
 /// A dead letter, and the event that contains it.
 pub struct Letter {
+    /// The id of the event that contains the dead letter.
     pub id: Uuid,
+    /// The `ts` of that event.
     pub ts: i64,
-    /// The event as received, in JSON.
+    /// That event as received, in JSON.
     pub json: bytes::Bytes,
     pub letter: DeadLetter,
 }
 
-/// Reads the next event. `Some(None)` is an event that is not a dead letter.
+/// Reads the next event. `None` is the end; `Some(None)` is an event that is not a dead letter.
 pub async fn next_letter(history: &mut History) -> anyhow::Result<Option<Option<Letter>>> {
     let Some(found) = history.next().await? else { return Ok(None) };
     let letter = serde_json::from_str(found.event.payload.get()).ok();

@@ -15,9 +15,11 @@ use std::io::{Write, stdout};
 #[derive(Default, Serialize)]
 struct Counted {
     topic: String,
+    /// The number of dead letters.
     letters: u64,
     oldest_ts: Option<i64>,
     newest_ts: Option<i64>,
+    /// The number of dead letters of each group.
     groups: BTreeMap<String, u64>,
     /// Events that are not dead letters.
     #[serde(skip_serializing_if = "is_zero")]

@@ -8,8 +8,9 @@ use std::io::{BufRead, BufReader, Read, stdin};
 use std::path::Path;
 use tokio::sync::mpsc;
 
-/// Maximum lines and bytes of a chunk.
+/// Maximum number of lines in a chunk.
 const CHUNK_LINES: usize = 1_000;
+/// A chunk is full when it has this many bytes.
 const CHUNK_BYTES: usize = 2 << 20;
 /// Payloads have at most 16 MiB. This leaves room for the other fields, and for JSON that escapes every character.
 const LINE_BYTES_MAX: u64 = 64 << 20;
@@ -43,6 +44,7 @@ pub struct Chunk {
     pub end_bytes: u64,
     /// Some lines had no id and got a new one.
     pub has_made_ids: bool,
+    /// The approximate size of `records`.
     byte_count: usize,
 }
 

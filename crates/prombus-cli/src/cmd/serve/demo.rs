@@ -8,13 +8,16 @@ use prombus::consume::projector::process_state::{self, HEARTBEAT_RECEIVED, Heart
 use prombus::{Bus, PublishError, PublishOptions, TopicOptions, TopicRule};
 use std::time::Duration;
 
+/// How often each process sends a heartbeat.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 /// The process that stops sending heartbeats, from second `SILENT_FROM` of each minute to the minute's end. A process is stale
 /// after 15 s without a heartbeat.
 const SILENT: &str = "worker";
+/// The second of each minute at which [`SILENT`] stops.
 const SILENT_FROM: u64 = 40;
 /// Names and pids of the sample processes, which do not exist.
 const SAMPLES: [(&str, u64); 3] = [("web", 101), (SILENT, 102), ("stt", 103)];
+/// The host name of the sample processes.
 const HOST: &str = "demo";
 
 /// The configured topic rules, followed by those of the demo.

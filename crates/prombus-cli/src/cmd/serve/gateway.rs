@@ -22,7 +22,7 @@ pub fn builder(settings: &BusSettings, rules: Vec<TopicRule>) -> BusBuilder {
         .log(LogEngineOptions { log: settings.log.clone() })
 }
 
-/// Prints the banner. Call it once the server accepts connections.
+/// Prints the banner. Call this when the server accepts connections.
 pub fn announce(args: &ServeArgs, settings: &Settings, server: &Server) {
     let text = banner::text(settings, server.local_addrs(), args.demo);
     // A closed stdout must not stop the server.

@@ -17,8 +17,8 @@ const SAME_SIGNAL: Duration = Duration::from_millis(250);
 /// The process exits at most `drain_timeout` plus this time after its signal. If the store cannot close by then, the error says so.
 const CLOSE_EXTRA: Duration = Duration::from_secs(2);
 
-/// Serves until a signal comes, then drains the server and awaits `close`. The argument of `close` is the remaining time: what the
-/// clients left of `drain_timeout`, plus two seconds.
+/// Serves until a signal arrives, then drains the server and awaits `close`. The argument of `close` is the time that it may take:
+/// the part of `drain_timeout` that is left when all clients have disconnected, plus two seconds.
 ///
 /// # Errors
 /// When connections were still open at the drain timeout, or `close` failed.
@@ -50,7 +50,7 @@ pub async fn run_until_stopped(
             let _ = stop.send(at);
         }
     };
-    // Set by `overdue`; stays empty if the server ends without a signal.
+    // When the stop signal arrived. Set by `overdue`; stays empty if the server ends without a signal.
     let stopped_at = Cell::new(None);
     let mut running = std::pin::pin!(server.run(shutdown));
     // The server enforces `drain_timeout` itself. This is a second bound, so that the store is closed in any case.

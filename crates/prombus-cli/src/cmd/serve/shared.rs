@@ -66,16 +66,19 @@ fn leadership_options(settings: &Settings, server: &Server) -> anyhow::Result<Le
 
 /// Forwards changes of this process's role to the gateway. While it leads, also applies the topic rules and runs the demo.
 struct RoleForwarder {
+    /// The roles for the gateway.
     roles: watch::Sender<ServerRole>,
+    /// The configured topic rules; SIGHUP may change them.
     rules: watch::Receiver<Vec<TopicRule>>,
     figures: LeadershipFigures,
+    /// The number of takeovers, for the gateway's metrics.
     takeovers: Arc<AtomicU64>,
     is_demo: bool,
 }
 
 impl RoleForwarder {
     async fn run(mut self, mut leadership: watch::Receiver<Role>) {
-        // The same term may be announced twice; its demo must start only once.
+        // The same term may be announced several times, but its demo must start only at the first announcement.
         let mut demo_term = 0;
         loop {
             let role = leadership.borrow_and_update().clone();
