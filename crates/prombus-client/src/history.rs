@@ -51,6 +51,7 @@ pub struct History {
     /// Events up to this seq are skipped. Set when the event to continue after was removed, so that reading starts from the oldest
     /// event.
     skip_to_seq: u64,
+    /// Whether the end of the history was reached.
     is_over: bool,
 }
 

@@ -23,6 +23,7 @@ type Sender = SendRequest<Full<Bytes>>;
 pub(crate) struct Http {
     pub(crate) address: Address,
     pub(crate) token: Option<Token>,
+    /// A connection that waits for the next request.
     idle: Mutex<Option<Sender>>,
 }
 

@@ -5,6 +5,7 @@ use tokio::time::{Instant, timeout_at};
 
 /// The remaining time. It restarts with every response.
 pub(crate) struct Patience {
+    /// How long no response may arrive.
     limit: Duration,
     /// When the last response was received; at first, when the publish began.
     answered_at: Instant,

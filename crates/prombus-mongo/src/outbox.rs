@@ -2,7 +2,7 @@
 //! crate publishes them.
 //!
 //! A drainer claims rows with a token that is new for every claim. A later update of a row applies only while the row still has that
-//! token. Leases go by the database server's clock, so the clocks of drainers need not agree.
+//! token. Leases use the clock of the database server, so the clocks of drainers may differ.
 
 mod claims;
 mod row;

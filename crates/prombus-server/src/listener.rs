@@ -28,6 +28,7 @@ pub(crate) struct Listeners {
 pub(crate) struct Slots {
     semaphore: Arc<Semaphore>,
     metrics: Arc<Metrics>,
+    /// `max_connections`.
     connections_max: u32,
 }
 

@@ -25,6 +25,7 @@ const DESCRIPTORS_FOR_FILES: u64 = 512;
 pub struct Server {
     listeners: Listeners,
     serving: Serving,
+    /// `max_connections`.
     connections_max: usize,
 }
 

@@ -326,7 +326,7 @@ impl Bus {
         self.backend.backup(folder.into(), Box::new(|_, _| {})).await
     }
 
-    /// Resolves when the bus stops writing for good, with the reason: another process leads the store, the engine failed, or
+    /// Resolves when the bus permanently stops writing, with the reason: another process leads the store, the engine failed, or
     /// the bus was closed.
     pub async fn stopped(&self) -> Unavailable {
         self.backend.stopped().await

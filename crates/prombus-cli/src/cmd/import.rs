@@ -111,7 +111,7 @@ async fn send_all(
     }
 }
 
-/// Exits at the second Ctrl-C without waiting for the server, which may not respond.
+/// Exits at the second Ctrl-C, without waiting for a server that does not respond.
 async fn end_at_second_interrupt() {
     let Ok(mut interrupt) = signal(SignalKind::interrupt()) else { return };
     interrupt.recv().await;

@@ -52,8 +52,11 @@ pub struct TopicPage<T> {
 /// Topics in the order of their names, page by page.
 pub struct TopicPages<'a> {
     prefix: &'a str,
+    /// Whether each topic contains its settings.
     with_settings: bool,
+    /// The parameter `next` of the next request; `None` for the first page.
     next: Option<String>,
+    /// Whether the last page was read.
     is_done: bool,
 }
 

@@ -27,8 +27,11 @@ pub struct Subscribe {
     topic: String,
     group: String,
     options: SubscribeOptions,
+    /// The most handlers that run at the same time.
     concurrency: u32,
+    /// Whether leases are extended automatically.
     is_auto_extended: bool,
+    /// The longest time for which the lease of one event is extended.
     max_extension: Duration,
 }
 

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 /// A lease.
 #[derive(Debug)]
 pub(super) struct Lease {
+    /// The number of the delivery in its subscription.
     serial: u64,
     state: watch::Sender<LeaseState>,
 }

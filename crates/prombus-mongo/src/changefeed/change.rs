@@ -66,7 +66,9 @@ type Map = Arc<dyn Fn(&Change, OutboxRecord) -> Option<OutboxRecord> + Send + Sy
 
 /// How changes become events.
 pub(super) struct EventMap {
+    /// The topic of the events.
     topic: String,
+    /// The function that the user set.
     map: Option<Map>,
 }
 

@@ -43,7 +43,7 @@ impl Rising {
 
 impl MongoDatabase {
     /// Finds the first kept event for which `is_after` is true, by binary search. `is_after` gets a document with the fields of
-    /// `projection`, and must stay true for all later events once it is true. Only events that `extra` matches are considered.
+    /// `projection`. If it is true for an event, it must be true for all later events. Only events that `extra` matches are considered.
     async fn first_where(
         &self,
         topic: TopicId,

@@ -60,7 +60,7 @@ impl MongoDatabase {
         }
     }
 
-    /// Resolves the last bulk of the previous leader, which the server may still be writing. After this, the bulk is whole or void for good.
+    /// Resolves the last bulk of the previous leader, which the server may still be writing. After this, the bulk is permanently whole or void.
     async fn decide_last_commit(&self, own: u64) -> MongoResult<()> {
         let fences = self.newest_fences(FENCES_EXAMINED).await?;
         let mut earlier = fences.iter().filter(|fence| fence.number < own);

@@ -23,6 +23,7 @@ struct Entry {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tail {
     pub(crate) last_seq: u64,
+    /// The bytes of all events of the topic up to `last_seq`, including removed events.
     topic_bytes: u64,
 }
 

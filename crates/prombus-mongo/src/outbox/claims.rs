@@ -22,7 +22,9 @@ const ERROR_CHARS_MAX: usize = 1_000;
 #[derive(Clone)]
 pub(super) struct Rows {
     pub(super) rows: Collection<Document>,
+    /// How long sent rows are kept.
     pub(super) keep_sent_ms: u64,
+    /// The number of failed attempts after which a row is given up.
     pub(super) max_attempts: u32,
     pub(super) claims: Arc<Claims>,
 }

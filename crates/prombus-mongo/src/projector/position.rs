@@ -54,6 +54,7 @@ pub(super) enum Advanced {
 pub(super) struct Positions {
     database: Database,
     positions: Collection<Document>,
+    /// The `_id` of the document.
     name: String,
     /// A token that is new for every projector that is opened.
     owner: String,

@@ -40,7 +40,9 @@ struct OpenTickets {
 }
 
 struct OpenTicket {
+    /// The owner.
     principal: Arc<Principal>,
+    /// When the ticket expires, in ms since 1970.
     ends_ms: i64,
 }
 

@@ -37,8 +37,11 @@ pub(crate) enum GuardRefused {
 pub(crate) struct Guard {
     /// Auth is configured: requests need a token, which a foreign page does not have.
     is_off: bool,
+    /// The configured `allowed_hosts`.
     allowed_hosts: Vec<Host>,
+    /// Whether `cors_origins` contains `*`.
     allows_any_origin: bool,
+    /// The configured `cors_origins`.
     allowed_origins: Vec<String>,
     refused_origins: RefusedOrigins,
 }

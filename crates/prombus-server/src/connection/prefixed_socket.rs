@@ -7,6 +7,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Reads first the bytes that were taken from the socket before, then the socket.
 pub(crate) struct PrefixedSocket<S> {
+    /// The bytes that were taken from the socket before.
     prefix: Vec<u8>,
     /// How many bytes of the prefix were read.
     taken: usize,

@@ -25,13 +25,20 @@ struct Groups {
 
 #[derive(Serialize)]
 struct GroupView {
+    /// The topic or pattern that the group is subscribed to.
     topic: String,
     group: String,
+    /// When the group was created, in ms since 1970.
     made_ts: i64,
+    /// The group is deleted after this time without members; `None` if it has no such limit of its own.
     expire_ms: Option<u64>,
+    /// The number of members.
     members: usize,
+    /// The number of events that the group has not settled.
     lag: u64,
+    /// The number of deliveries that members hold.
     in_flight: usize,
+    /// The number of events that wait for redelivery.
     waiting: usize,
     oldest_unacked: Option<OldestView>,
     counters: Counters,
@@ -75,9 +82,13 @@ struct Counters {
 
 #[derive(Serialize)]
 struct MemberView {
+    /// The number of the member.
     member: u64,
+    /// The name that the member chose.
     name: Option<String>,
+    /// A readable label: the name of the member, and where it is connected from.
     label: String,
+    /// The number of deliveries that it holds.
     in_flight: usize,
     paused: bool,
 }
@@ -85,9 +96,13 @@ struct MemberView {
 #[derive(Serialize)]
 struct PlaceView {
     topic: String,
+    /// This seq and all lower ones are settled.
     floor: u64,
+    /// The number of settled seqs above the floor.
     settled_above: u64,
+    /// The highest seq of the topic.
     last_seq: u64,
+    /// The number of events of the topic that the group has not settled.
     lag: u64,
 }
 
@@ -99,8 +114,11 @@ struct LeaseView {
     seq: u64,
     holder: Holder,
     attempt: u32,
+    /// How long ago the lease began.
     age_ms: u64,
+    /// When the lease ends, in ms since 1970.
     deadline_ms: i64,
+    /// How long until the lease ends.
     ends_in_ms: u64,
 }
 

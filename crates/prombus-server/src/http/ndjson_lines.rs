@@ -9,6 +9,7 @@ pub(super) struct NdjsonLines {
     rest: Vec<u8>,
     /// How many lines were completed.
     number: usize,
+    /// Maximum size of a line.
     line_bytes_max: usize,
 }
 

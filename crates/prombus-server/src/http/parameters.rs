@@ -15,6 +15,7 @@ pub(super) struct Parameter {
     pub(super) is_required: bool,
     /// A JSON schema.
     pub(super) schema: &'static str,
+    /// The description in `/openapi.json`.
     pub(super) about: &'static str,
 }
 

@@ -16,6 +16,7 @@ struct RepairOptions {
 
 #[derive(Serialize)]
 struct Repair {
+    /// Whether the events in `unreadable` were given up by this request.
     accepted: bool,
     unreadable: Vec<Range>,
 }
@@ -25,6 +26,7 @@ struct Range {
     topic: String,
     first_seq: u64,
     last_seq: u64,
+    /// The file that contains the events.
     file: String,
     /// The unreadable places in the file: for each the first byte, and the byte after the last.
     bytes: Vec<(u64, u64)>,

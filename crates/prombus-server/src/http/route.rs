@@ -24,6 +24,7 @@ pub(super) struct Route {
     pub(super) handler: fn(Call) -> BoxFuture<'static, Answered>,
     /// Whether responses are compressed for clients that accept it.
     pub(super) is_compressed: bool,
+    /// The description in `/openapi.json`.
     pub(super) about: &'static str,
     pub(super) parameters: &'static [Parameter],
     /// Content types of accepted bodies, and their schemas.

@@ -115,6 +115,7 @@ impl std::fmt::Display for Cursor {
 struct List {
     topic_reader: TopicReader,
     query: LatestQuery,
+    /// The position that the list is valid for; `None` if the topic has no events.
     position: Option<EventPosition>,
     /// Whether the response is NDJSON, not a JSON object.
     is_lines: bool,

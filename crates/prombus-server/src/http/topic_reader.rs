@@ -10,6 +10,7 @@ use prombus_protocol::{Start, Topic, put_record};
 pub(super) struct TopicReader {
     pub(super) client: StreamClient,
     pub(super) topic: Topic,
+    /// The first seq that was not read.
     pub(super) next_seq: u64,
 }
 

@@ -40,10 +40,15 @@ struct Topics {
 #[derive(Serialize)]
 struct TopicView {
     topic: String,
+    /// The seq of the oldest stored event; `None` if there is none.
     first_seq: Option<u64>,
+    /// The highest seq that was ever assigned.
     last_seq: u64,
+    /// The number of stored events.
     count: u64,
+    /// The size of the stored events.
     bytes: u64,
+    /// The number of groups that read the topic.
     groups: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     /// The settings that apply to the topic.

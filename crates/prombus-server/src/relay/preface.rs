@@ -65,9 +65,12 @@ pub(crate) struct Nonce {
 /// The statement of a follower about a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Preface {
+    /// The leader's term.
     pub(crate) term: u64,
+    /// How often the connection was relayed.
     pub(crate) hops: u8,
     pub(crate) nonce: Nonce,
+    /// The two ends of the client's connection to the follower.
     pub(crate) ends: Ends,
 }
 

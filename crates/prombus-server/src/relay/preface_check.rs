@@ -9,11 +9,13 @@ use parking_lot::Mutex;
 pub(crate) struct PrefaceCheck {
     term: u64,
     key: RelayKey,
+    /// The prefaces that were used.
     windows: Mutex<ReplayWindows>,
 }
 
 /// An accepted preface.
 pub(crate) struct AcceptedPreface {
+    /// The two ends of the client's connection to the follower.
     pub(crate) ends: Ends,
     /// The first bytes that the follower receives.
     pub(crate) confirmation: [u8; MAC_BYTES],

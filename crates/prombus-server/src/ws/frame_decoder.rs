@@ -53,6 +53,7 @@ struct Fragments {
 /// Decodes frames one after another.
 #[derive(Debug)]
 pub(super) struct FrameDecoder {
+    /// Maximum size of a message, after decompression too.
     max_message_bytes: usize,
     /// Whether compression was negotiated, so that messages may be compressed.
     may_inflate: bool,

@@ -82,9 +82,13 @@ struct Counters {
 pub struct OutboxDrainer {
     store: Arc<dyn OutboxStore>,
     publisher: Arc<dyn OutboxPublisher>,
+    /// The drainer's name in the rows that it holds.
     worker: String,
+    /// The most rows that are published together.
     batch_size: u32,
+    /// How long it waits when no row is due.
     interval: Duration,
+    /// How long it holds a batch of rows.
     lease_ms: u64,
     counters: Arc<Counters>,
 }

@@ -53,7 +53,9 @@ const ERROR_CHARS_MAX: usize = 1_000;
 pub struct SqliteOutbox {
     database: Database,
     clock: Arc<dyn Clock>,
+    /// How long sent rows are kept.
     keep_sent_ms: u64,
+    /// The number of failed attempts after which a row is given up.
     max_attempts: u32,
 }
 

@@ -13,6 +13,7 @@ pub struct Deliveries {
     /// The index of the first delivery; those before it in the batch were handed out earlier.
     pub(super) from: usize,
     pub(super) member: Arc<dyn Membership>,
+    /// The member's limit of attempts, which the deliveries report.
     pub(super) max_attempts: u32,
 }
 

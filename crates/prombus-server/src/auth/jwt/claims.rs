@@ -12,6 +12,7 @@ const NAMELESS: &str = "jwt";
 /// The content of a verified token.
 #[derive(Debug)]
 pub(in crate::auth) struct Verified {
+    /// `sub`, or `jwt` if the token has none.
     pub(in crate::auth) name: String,
     pub(in crate::auth) scopes: Vec<Scope>,
     /// `exp` plus the leeway.

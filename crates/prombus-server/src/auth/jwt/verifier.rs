@@ -15,7 +15,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 #[derive(Debug)]
 pub(in crate::auth) struct JwtVerifier {
     keys: Vec<Key>,
+    /// The required value of `iss`.
     issuer: Option<String>,
+    /// The value that `aud` must be or contain.
     audience: Option<String>,
     leeway_ms: i64,
 }

@@ -201,7 +201,7 @@ impl Worker {
         true
     }
 
-    /// Lets the store delete expired marks of events that are settled for good. If this fails, a later call does it.
+    /// Lets the store delete expired marks of events that are durably settled. If this fails, a later call does it.
     async fn remove_expired_marks(&mut self) {
         if self.since_marks_removed < REMOVE_MARKS_EVERY {
             return;

@@ -2,8 +2,8 @@
 //!
 //! `in_transactions.rs` drives the consumer; this file implements its [`EffectStore`] with SQLite.
 //!
-//! A mark is deleted when it has expired and its event is settled for good. An event that may still be delivered keeps its
-//! mark, however old it is.
+//! A mark is deleted when it has expired and its event is durably settled. An event that may still be delivered keeps its
+//! mark, however old the mark is.
 
 mod transaction;
 
@@ -52,7 +52,9 @@ const PURGE_MARKS: i64 = 2_000;
 pub struct SqliteExactlyOnce {
     database: Database,
     clock: Arc<dyn Clock>,
+    /// How long a mark is kept at least.
     ttl_ms: u64,
+    /// The most events in one transaction.
     events_per_transaction: u32,
 }
 
