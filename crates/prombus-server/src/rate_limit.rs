@@ -44,8 +44,8 @@ impl TokenBucket {
         self.at_ms = self.at_ms.max(now_ms);
     }
 
-    /// How long until `count` tokens may be taken; zero if now. A full bucket allows any count, even one above its size: the missing
-    /// tokens become a debt.
+    /// How long until `count` tokens may be taken; zero if now. A full bucket allows any count, even one above its size: the
+    /// missing tokens become a debt.
     pub(crate) fn wait_ms(&mut self, count: u32, now_ms: u64) -> u64 {
         self.refill(now_ms);
         let missing = f64::from(count).min(self.rate.burst) - self.tokens;

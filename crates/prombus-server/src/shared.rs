@@ -118,6 +118,7 @@ where
     }
 }
 
+/// Prepares an accepted connection (socket options, TLS) and serves it.
 async fn accepted(
     state: SharedState,
     socket: TcpStream,

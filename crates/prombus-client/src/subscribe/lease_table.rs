@@ -151,8 +151,8 @@ impl LeaseTable {
         std::mem::take(&mut self.discarded)
     }
 
-    /// Records that the connection ended. Deliveries that wait for the consumer are dropped: the server redelivers them, perhaps to another member.
-    /// The consumer keeps the deliveries that it has.
+    /// Records that the connection ended. Deliveries that wait for the consumer are dropped: the server redelivers them, perhaps to another
+    /// member. The consumer keeps the deliveries that it has.
     pub(super) fn disconnected(&mut self, now: Instant) {
         self.is_connected = false;
         for serial in self.entries.keys().copied().collect::<Vec<_>>() {

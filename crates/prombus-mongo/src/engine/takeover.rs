@@ -60,7 +60,8 @@ impl MongoDatabase {
         }
     }
 
-    /// Resolves the last bulk of the previous leader, which the server may still be writing. After this, the bulk is permanently whole or void.
+    /// Resolves the last bulk of the previous leader, which the server may still be writing. After this, the bulk is permanently whole or
+    /// void.
     async fn decide_last_commit(&self, own: u64) -> MongoResult<()> {
         let fences = self.newest_fences(FENCES_EXAMINED).await?;
         let mut earlier = fences.iter().filter(|fence| fence.number < own);
@@ -100,7 +101,11 @@ impl MongoDatabase {
                     return Err(OpenError::Led { address: self.leader_name().await, term });
                 }
                 Err(OwnFenceError::Driver(error)) => {
-                    tracing::debug!("the fence of term {} is tried again: {}", self.term, reason(&error));
+                    tracing::debug!(
+                        "cannot write the fence of term {}, will retry: {}",
+                        self.term,
+                        reason(&error)
+                    );
                     last_error = Some(error);
                 }
             }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// The time limit of one attempt to take over, on the server.
 const TAKE_OVER_TIME: Duration = Duration::from_secs(2);
-/// Maximum number of attempts to take over.
+/// The number of attempts to take over is one less than this.
 const TAKE_OVERS_MAX: u32 = 60;
 /// The error code for an operation that exceeded its time limit.
 const MAX_TIME_EXPIRED: i32 = 50;
@@ -90,8 +90,8 @@ impl Positions {
         })
     }
 
-    /// Writes the new owner. The server gives up after [`TAKE_OVER_TIME`] if another transaction is open: otherwise the take-over of a
-    /// process that has died in the meantime could still succeed later.
+    /// Writes the new owner. The server gives up after [`TAKE_OVER_TIME`] if another transaction is open: otherwise the takeover of a
+    /// process that has died since then could still succeed later.
     async fn take(&self, update: Document) -> MongoResult<Option<Document>> {
         for _ in 1..TAKE_OVERS_MAX {
             let filter = doc! { "_id": &self.name };

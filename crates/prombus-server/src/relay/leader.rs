@@ -62,8 +62,8 @@ impl Leader {
         *self.probed.lock() = Some(probed);
     }
 
-    /// Opens a connection over which the leader serves a client. If this fails, no bytes of the client were sent, so the caller can
-    /// try again.
+    /// Opens a connection over which the leader serves a client. If this fails, no bytes of the client were sent, so the caller
+    /// can try again.
     pub(crate) async fn connect(&self, ends: Ends) -> Result<Hop, HopError> {
         let connecting = tokio::time::timeout(CONNECT_PATIENCE, self.connect_patiently(ends));
         let connected = connecting.await.unwrap_or_else(|_| Err(HopError::Late(self.address())));

@@ -19,8 +19,8 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 /// Rounds of copying before other connections get a turn.
 const ROUNDS_MAX: usize = 16;
-/// After `stall_timeout`, the leader closes the connection of a client that does not read. The follower waits this much longer, so
-/// that the client can still read the close frame.
+/// After `stall_timeout`, the leader closes the connection of a client that does not read. The follower waits this much longer,
+/// so that the client can still read the close frame.
 const STALLED_CLOSE: Duration = Duration::from_secs(35);
 /// When the connection must end: how long the rest of the current frame, or the close frame, may take.
 const FRAME_PATIENCE: Duration = Duration::from_secs(1);

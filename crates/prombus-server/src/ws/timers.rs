@@ -98,8 +98,8 @@ impl Timers {
         is_stalled
     }
 
-    /// Records whether a frame or fragmented message is incomplete. `is_new`: a frame was completed since the last call, so the time
-    /// starts again.
+    /// Records whether a frame or fragmented message is incomplete. `is_new`: a frame was completed since the last call, so the
+    /// time starts again.
     pub(super) fn partial(&mut self, is_partial: bool, is_new: bool, now: u64) {
         if !is_partial || is_new {
             self.partial_since_ms = None;

@@ -1,16 +1,17 @@
 //! The lease mark: a durable upper bound of the seqs of a topic that a group has leased.
 //!
-//! Only events up to the durable mark are leased for the first time. So after a crash, no unsettled event above the mark was
-//! ever delivered, and one at or below it may have been: it is delivered with the reason `server_restarted`. The mark is
-//! recorded well ahead of the leases, together with other changes, so that a pull rarely waits for it. A seek resets it. A
-//! clean close records exactly how far the group has leased.
+//! Only events up to the durable mark are leased for the first time. So after a crash, no unsettled event above the mark
+//! was ever delivered, and one at or below it may have been: it is delivered with the reason `server_restarted`. The mark
+//! is recorded well ahead of the leases, together with other changes, so that a pull rarely waits for it. A seek resets
+//! it. A clean close records exactly how far the group has leased.
 
 use super::SourceId;
 use super::group::Group;
 use super::lease_mark::LeaseMark;
 
 impl Group {
-    /// Records a higher mark if leases up to `seq` come close to the newest mark. The new mark is `seq + ahead`.
+    /// Records a higher mark, `seq + ahead`, if leases up to `seq` come close to the newest mark. Does nothing while the
+    /// newest mark is not durable.
     #[inline]
     pub(super) fn keep_mark_ahead(&mut self, id: SourceId, seq: u64, ahead: u64) {
         let mark = &self.sources[id.0 as usize].mark;

@@ -14,11 +14,12 @@ use tokio::sync::oneshot;
 /// A second signal within this time is ignored: a supervisor may signal both the process and its process group.
 const SAME_SIGNAL: Duration = Duration::from_millis(250);
 
-/// The process exits at most `drain_timeout` plus this time after its signal. If the store cannot close by then, the error says so.
+/// The process exits at most `drain_timeout` plus this time after its signal. If the store cannot close by then, the error says
+/// so.
 const CLOSE_EXTRA: Duration = Duration::from_secs(2);
 
-/// Serves until a signal arrives, then drains the server and awaits `close`. The argument of `close` is the time that it may take:
-/// the part of `drain_timeout` that is left when all clients have disconnected, plus two seconds.
+/// Serves until a signal arrives, then drains the server and awaits `close`. The argument of `close` is the time that it may
+/// take: the part of `drain_timeout` that is left when all clients have disconnected, plus two seconds.
 ///
 /// # Errors
 /// When connections were still open at the drain timeout, or `close` failed.

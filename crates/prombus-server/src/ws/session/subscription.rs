@@ -209,8 +209,8 @@ impl Subscription {
         drop(self.membership.leave());
     }
 
-    /// Ends the subscription of a lost client, which was sent everything before the position `sent` of the send buffer. A delivery
-    /// that was not sent completely does not count as an attempt.
+    /// Ends the subscription of a lost client, which was sent everything before the position `sent` of the send buffer. A
+    /// delivery that was not sent completely does not count as an attempt.
     pub(super) fn lose(mut self, sent: u64) {
         self.membership.stop_waiting();
         drop(self.settle(true));

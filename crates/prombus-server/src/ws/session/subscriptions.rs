@@ -276,8 +276,8 @@ impl Subscriptions {
     }
 }
 
-/// How many more bytes of events may be queued now. Events may use half of `max_queued_bytes`; the other half is for answers. While
-/// the buffer budget of all connections is used up, clients that read what they are sent still get small amounts.
+/// How many more bytes of events may be queued now. Events may use half of `max_queued_bytes`; the other half is for answers.
+/// While the buffer budget of all connections is used up, clients that read what they are sent still get small amounts.
 fn room(gateway: &Gateway, out: &SendBuffer) -> usize {
     let most = gateway.options.connections.max_queued_bytes / 2;
     let most = if gateway.budget.has_room() { most } else { most.min(LITTLE_BYTES) };

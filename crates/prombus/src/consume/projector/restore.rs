@@ -113,7 +113,7 @@ async fn is_of(bus: &Bus, input: &Topic, position: InputPosition) -> Result<bool
     }
     let limit = PullLimit { events: 1, ..PullLimit::default() };
     let page = bus.read_from(input, position.seq, limit).await?;
-    // If the event was cleaned away, assume that it was the same.
+    // If cleaning removed the event, assume that it was the same event.
     let found = page.events.first().filter(|event| event.seq() == position.seq);
     Ok(found.is_none_or(|event| event.id() == position.id))
 }

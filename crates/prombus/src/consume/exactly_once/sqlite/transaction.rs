@@ -70,7 +70,8 @@ fn do_once(
     }
     let fate = handler(event, transaction);
     if transaction.is_autocommit() {
-        // The handler ended the transaction, or SQLite ended it after an error. The handler did not necessarily return that error.
+        // The handler ended the transaction, or SQLite ended it after an error. The handler did not necessarily return that
+        // error.
         let error = fate.err().unwrap_or_else(|| "the cause is unknown".to_owned());
         return Err(TransactionTrouble::Handler(format!(
             "the transaction ended inside the handler: {error}"
