@@ -54,7 +54,7 @@ impl Process {
         })
     }
 
-    /// Its process id.
+    /// The process id of the server.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()

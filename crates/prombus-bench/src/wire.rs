@@ -22,9 +22,9 @@ pub struct Received {
 /// One message to publish.
 #[derive(Debug)]
 pub struct Message<'a> {
-    /// Its number at its publisher.
+    /// The message's number at its publisher.
     pub number: u64,
-    /// The number of its topic.
+    /// The number of the message's topic.
     pub topic: usize,
     /// A JSON string that begins with its stamp.
     pub payload: &'a [u8],
@@ -50,7 +50,7 @@ pub trait Wire {
 
 /// A server that can be connected to.
 pub trait Target {
-    /// Its protocol.
+    /// The protocol of the server.
     type Wire: Wire;
 
     /// Opens a connection that publishes.

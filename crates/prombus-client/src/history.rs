@@ -32,9 +32,9 @@ pub struct HistoryQuery {
 /// The event after which a history continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct After {
-    /// Its id.
+    /// The id of the event.
     pub id: Uuid,
-    /// Its seq, if known. With it, the history can continue even if the event was removed from the topic.
+    /// The seq of the event, if known. With a seq, the history can continue even if the event was removed from the topic.
     pub seq: Option<u64>,
 }
 

@@ -19,9 +19,9 @@ pub struct Record {
 /// A published event, which is on the server's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Published {
-    /// Its id.
+    /// The id of the event.
     pub id: Uuid,
-    /// Its position in its topic.
+    /// The position of the event in its topic.
     pub seq: u64,
     /// The topic already had an event with this id, so nothing was added. Also true if the client resent the record because the first
     /// response was lost; the event is stored once.

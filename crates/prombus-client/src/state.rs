@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 /// An event's position in its topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// Its id.
+    /// The id of the event.
     pub id: Uuid,
-    /// Its seq.
+    /// The seq of the event.
     pub seq: u64,
 }
 

@@ -49,7 +49,7 @@ impl Transaction {
     /// Returns whether the transaction is committed; if not, it must be started again.
     ///
     /// # Errors
-    /// It cannot be committed, or it is unknown whether it was.
+    /// The transaction cannot be committed, or it is unknown whether it was committed.
     pub(crate) async fn commit(&mut self) -> MongoResult<bool> {
         loop {
             let Err(error) = self.session.commit_transaction().await else { return Ok(true) };

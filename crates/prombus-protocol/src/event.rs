@@ -102,7 +102,7 @@ pub struct CursorPosition {
     /// The event at the floor: it and all events before it are settled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_id: Option<Uuid>,
-    /// That event's `ts`.
+    /// The `ts` of the event at the floor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_ts: Option<i64>,
 }

@@ -76,9 +76,9 @@ pub struct SourceId(pub u32);
 /// An event of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
-    /// Its topic.
+    /// The topic of the event.
     pub source: SourceId,
-    /// Its seq.
+    /// The seq of the event.
     pub seq: u64,
 }
 

@@ -29,17 +29,17 @@ pub const MAX_ATTEMPTS: u32 = 10;
 /// An event to publish.
 #[derive(Clone, Debug)]
 pub struct OutboxRecord {
-    /// Its id. A second publish with the same id adds nothing.
+    /// The event's id. A second publish with the same id adds nothing.
     pub id: Uuid,
-    /// Its topic.
+    /// The event's topic.
     pub topic: String,
-    /// Its payload.
+    /// The event's payload.
     pub payload: Box<RawValue>,
-    /// Its headers.
+    /// The event's headers.
     pub headers: BTreeMap<String, String>,
-    /// Its key.
+    /// The event's key.
     pub key: Option<String>,
-    /// Its time, in milliseconds since 1970. If `None`, the store sets the time at which the row was added.
+    /// The event's `ts`, in milliseconds since 1970. If `None`, the store sets the time at which the row was added.
     pub ts: Option<i64>,
 }
 
@@ -57,7 +57,7 @@ impl OutboxRecord {
         Ok(Self { id, topic: topic.into(), payload, headers: BTreeMap::new(), key: None, ts: None })
     }
 
-    /// The options of its publish.
+    /// The publish options of the event.
     pub fn options(&self) -> PublishOptions {
         PublishOptions {
             id: Some(self.id),

@@ -13,7 +13,7 @@ use uuid::Uuid;
 /// A prombus server.
 #[derive(Clone, Debug)]
 pub struct PrombusTarget {
-    /// Its address.
+    /// The address of the server.
     pub address: SocketAddr,
     /// The `Host` header of the upgrade request.
     pub host: String,

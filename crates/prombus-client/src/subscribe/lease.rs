@@ -111,7 +111,7 @@ impl Lease {
     /// Resolves when the consumer has the delivery and the lease is over.
     pub(super) async fn lost(&self) {
         let mut state = self.state.subscribe();
-        // It cannot fail: the sender is in `self`.
+        // Waiting cannot fail: the sender is in `self`.
         let _ = state.wait_for(|state| state.phase == Phase::Lost).await;
     }
 }

@@ -25,13 +25,13 @@ pub(super) type EventKey = (Topic, Uuid);
 /// What to do with an incoming event.
 #[derive(Debug)]
 pub(super) enum Arrival {
-    /// Hand it to the consumer.
+    /// Hand the event to the consumer.
     New(Arc<Lease>),
-    /// A consumer of this client still works on it and adopts the new lease.
+    /// A consumer of this client still works on the event and adopts the new lease.
     Adopted,
-    /// A consumer of this client is done with it: send its result.
+    /// A consumer of this client is done with the event: send its result.
     Resend { serial: u64, settlement: Settlement },
-    /// Do nothing: its result was sent and settles this lease too, or no consumer takes deliveries any more.
+    /// Do nothing: the result of the event was sent and settles this lease too, or no consumer takes deliveries any more.
     Ignored,
 }
 
@@ -47,9 +47,9 @@ pub(super) struct Extendable {
 /// What to do with a result.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Settling {
-    /// Send it for this event.
+    /// Send the result for this event.
     Send(Uuid),
-    /// It is kept until the event is redelivered.
+    /// The result is kept until the event is redelivered.
     Kept,
     /// No such delivery.
     Unknown,
@@ -169,7 +169,7 @@ impl LeaseTable {
                     let settlement = settlement.clone();
                     self.keep(serial, settlement, true, now);
                 }
-                // Its time restarts at the reconnect.
+                // The time until the result is forgotten starts again at the reconnect.
                 EntryState::Kept { .. } => self.set_due(serial, None),
             }
         }

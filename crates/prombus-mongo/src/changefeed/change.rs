@@ -15,20 +15,20 @@ const NAMESPACE: Uuid = Uuid::from_u128(0x6f1b_94c2_8d07_5e3a_a1c5_47e2_90bd_3f6
 /// What happened to a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// It existed when the feed was seeded.
+    /// The document existed when the feed was seeded.
     Seed,
-    /// It was inserted.
+    /// The document was inserted.
     Insert,
-    /// Some of its fields were changed.
+    /// Some fields of the document were changed.
     Update,
-    /// It was replaced as a whole.
+    /// The document was replaced as a whole.
     Replace,
-    /// It was deleted.
+    /// The document was deleted.
     Delete,
 }
 
 impl ChangeKind {
-    /// Its name in events.
+    /// The name of the kind in events.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Seed => "seed",

@@ -26,11 +26,11 @@ const DECISIONS_MAX: u32 = 10;
 /// The final outcome of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// All of it is durable.
+    /// The whole commit is durable.
     Whole,
-    /// It is void: only its fence is left.
+    /// The commit is void: only its fence is left.
     Void,
-    /// It never arrived, or a failover removed it.
+    /// The commit never arrived, or a failover removed it.
     NotThere,
 }
 

@@ -60,7 +60,7 @@ impl MongoDatabase {
         Ok(known)
     }
 
-    /// Those of these ids that publishers chose for events of a topic, including cleaned events.
+    /// Finds which of these ids publishers chose for events of a topic, including events that cleaning removed.
     pub(crate) async fn find_client_ids(
         &self,
         topic: TopicId,

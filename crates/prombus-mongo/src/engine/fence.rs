@@ -14,7 +14,7 @@ use prombus::engine::{EventId, TopicId};
 /// A fence, which describes the content of its commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fence {
-    /// Its number.
+    /// The number of the fence.
     pub(crate) number: u64,
     /// The term of its writer.
     pub(crate) term: u64,

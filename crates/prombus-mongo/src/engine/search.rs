@@ -110,7 +110,7 @@ impl MongoDatabase {
         Ok(found.as_ref().and_then(|document| seq_of(document)))
     }
 
-    /// Those of these engine-generated ids that events of a topic have. Ids that are close to each other are searched in one scan.
+    /// Finds which of these engine-generated ids belong to events of a topic. Ids that are close to each other are searched in one scan.
     pub(crate) async fn find_own_ids(
         &self,
         topic: TopicId,

@@ -139,7 +139,7 @@ pub(crate) async fn read(collections: &Collections) -> Result<Option<(u64, Catal
             let catalog = Catalog::from_bytes(&bytes).map_err(SnapshotError::Damaged)?;
             return Ok(Some((number as u64, catalog)));
         }
-        // Its writer ended while it was being written. The previous snapshot and the commits after it still exist.
+        // The snapshot is incomplete: its writer ended too early. The previous snapshot and the commits after it still exist.
         below = number;
     }
 }

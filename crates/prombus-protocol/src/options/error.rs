@@ -85,7 +85,7 @@ pub enum OptionError {
     Misplaced {
         /// The field as the client wrote it.
         field: String,
-        /// Its right place, with dots.
+        /// The path of the right place, e.g. `opts.key`.
         meant: String,
     },
     /// Both spellings of a field, with different values.

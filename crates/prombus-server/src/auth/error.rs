@@ -28,7 +28,7 @@ pub enum AuthSetupError {
         "the JWT secret has {bytes} bytes: HS256 needs at least 32, otherwise it can be guessed and tokens forged"
     )]
     WeakSecret {
-        /// Its length.
+        /// The length of the secret.
         bytes: usize,
     },
     /// JWT without a key.

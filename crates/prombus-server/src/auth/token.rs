@@ -22,7 +22,7 @@ pub struct TokenOptions {
     pub name: String,
     /// The hash of the token.
     pub secret: TokenHash,
-    /// Its permissions. Empty: none.
+    /// The permissions of the token. Empty: none.
     pub scopes: Vec<Scope>,
 }
 
@@ -37,7 +37,7 @@ impl fmt::Debug for TokenOptions {
 
 /// The SHA-256 of a token. As text: `sha256:` and 64 hex digits.
 ///
-/// It is not salted: unlike passwords, tokens are long and random, so a salt would not make them harder to guess.
+/// The hash is not salted: unlike passwords, tokens are long and random, so a salt would not make them harder to guess.
 #[derive(Clone)]
 pub struct TokenHash([u8; HASH_BYTES]);
 

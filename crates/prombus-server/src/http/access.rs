@@ -34,7 +34,7 @@ pub(super) enum Access {
 pub(crate) fn admit(guard: &Guard, ends: Ends, parts: &Parts) -> Result<(), Response> {
     check_framing(parts).map_err(|refused| {
         let mut response = refused.into_response();
-        // It is not certain where this request ends, so nothing after it is read.
+        // It is not certain where this request ends, so the connection is closed after the response.
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         response
     })?;

@@ -60,7 +60,7 @@ pub(super) fn preflight(
     Some(response)
 }
 
-/// Those of the requested headers that routes read. The response echoes names because CORS has no wildcard for `x-` headers.
+/// The requested headers that routes read. The response echoes names because CORS has no wildcard for `x-` headers.
 fn allowed_headers(headers: &HeaderMap) -> Option<HeaderValue> {
     let wanted = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS)?.to_str().ok()?;
     let is_allowed = |name: &&str| {

@@ -42,7 +42,7 @@ impl Leading {
 impl Duty {
     /// Whether a connection that is relayed to `leader` must end, because another process leads or this process does. While no
     /// leader is known, the connection stays open: the old leader may still serve it, or it ends the connection itself.
-    pub(super) fn has_left(&self, leader: &Leader) -> bool {
+    pub(super) fn ends_relay_to(&self, leader: &Leader) -> bool {
         match self {
             Self::Leading(_) => true,
             Self::Following(None) => false,

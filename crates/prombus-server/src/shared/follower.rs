@@ -73,7 +73,7 @@ where
             let mut duties = shared.duties.clone();
             let leader_changed = async {
                 // The sender of the duties lives as long as the server.
-                let _ = duties.wait_for(|duty| duty.has_left(&leader)).await;
+                let _ = duties.wait_for(|duty| duty.ends_relay_to(&leader)).await;
             };
             let splice = Splice::new(socket, read, head_bytes, hop, limits);
             splice.run(leader_changed, &shared.stopping, limits.drain_timeout).await;

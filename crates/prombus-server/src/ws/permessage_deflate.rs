@@ -41,9 +41,9 @@ pub(crate) struct Deflate {
 /// Why a message could not be inflated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InflateError {
-    /// It is larger than allowed.
+    /// The message is larger than allowed.
     TooLarge,
-    /// It is not valid deflate data.
+    /// The message is not valid deflate data.
     Bad,
 }
 

@@ -127,6 +127,7 @@ impl Group {
         Some(unsettled)
     }
 
+    /// Removes an event from the unsettled ones. The lease counts are not changed.
     #[inline]
     pub(super) fn remove_unsettled(&mut self, position: Position) -> Option<Unsettled> {
         let unsettled = self.unsettled.remove(&position)?;

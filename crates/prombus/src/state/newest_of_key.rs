@@ -10,15 +10,15 @@ use std::sync::Arc;
 /// The properties of an event that the map needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
-    /// Its seq; events are applied in rising order.
+    /// The event's seq; events are applied in rising order.
     pub seq: u64,
-    /// Its key.
+    /// The event's key.
     pub key: Option<&'a [u8]>,
-    /// Whether it deletes its key.
+    /// Whether the event deletes its key.
     pub is_tombstone: bool,
-    /// When it was committed, in ms since 1970; never decreases from one event to the next.
+    /// When the event was committed, in ms since 1970; never decreases from one event to the next.
     pub commit_ms: i64,
-    /// Its size in the store.
+    /// The event's size in the store.
     pub bytes: u32,
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// No leases must be extended.
+/// The expected list of extensions if no lease is due for one.
 const NONE: [u64; 0] = [];
 const LEASE: Duration = Duration::from_secs(30);
 
