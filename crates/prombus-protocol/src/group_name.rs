@@ -25,7 +25,7 @@ pub enum GroupNameError {
     Character {
         /// The character.
         character: char,
-        /// Its byte position.
+        /// The byte position of the character.
         position: usize,
     },
     /// A name that cannot be part of a URL path.

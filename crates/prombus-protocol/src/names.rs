@@ -40,7 +40,7 @@ impl<const NAMES_MAX: usize, const CHARS_MAX: usize> IgnoredNames<NAMES_MAX, CHA
         }
     }
 
-    /// Whether there is none.
+    /// Whether the list has no names.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

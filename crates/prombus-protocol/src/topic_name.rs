@@ -30,7 +30,7 @@ pub enum TopicError {
     Character {
         /// The character.
         character: char,
-        /// Its byte position.
+        /// The byte position of the character.
         position: usize,
     },
     /// Two dots in a row, or a dot at an end.

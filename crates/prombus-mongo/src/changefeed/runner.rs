@@ -51,7 +51,7 @@ impl ChangefeedHandle {
         self.figures().to_prometheus(&self.name)
     }
 
-    /// Whether it has ended with an error.
+    /// Whether the feed has ended with an error.
     pub fn is_finished(&self) -> bool {
         self.task.is_finished()
     }

@@ -95,7 +95,7 @@ impl MongoProjectorHandle {
         self.figures().to_prometheus(&self.topic, &self.group)
     }
 
-    /// Whether it has ended, with an error or because the bus was closed.
+    /// Whether the projector has ended, with an error or because the bus was closed.
     pub fn is_finished(&self) -> bool {
         self.task.is_finished()
     }

@@ -47,7 +47,7 @@ pub(super) struct ReadEvents {
     places: Vec<BusPosition>,
     /// The filter that [`wanted`](Self::wanted) applies.
     filter: Option<Arc<Filter>>,
-    /// Whether there may be more.
+    /// Whether there may be more events.
     pub(super) has_more: bool,
 }
 

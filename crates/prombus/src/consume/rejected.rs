@@ -12,9 +12,9 @@ pub(crate) const NAMESPACE: Uuid = Uuid::from_u128(0x84d1_3f7a_5b62_5c09_9e38_c0
 pub struct Rejected {
     /// The dead-letter topic.
     pub topic: Topic,
-    /// Its payload, as JSON.
+    /// The payload of the dead letter, as JSON.
     pub json: Vec<u8>,
-    /// Its publish options, with an id derived from topic, group and event: a repeated publish adds nothing.
+    /// The publish options of the dead letter, with an id derived from topic, group and event: a repeated publish adds nothing.
     pub options: PublishOptions,
 }
 

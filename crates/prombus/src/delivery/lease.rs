@@ -10,22 +10,23 @@ use std::hash::{BuildHasherDefault, Hasher};
 /// The state of an unsettled delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnsettledState {
-    /// A member holds it until `Unsettled::at`.
+    /// A member holds the event until `Unsettled::at`.
     Leased,
-    /// Its next attempt is due at `Unsettled::at`.
+    /// The next attempt is due at `Unsettled::at`.
     Waiting,
-    /// It is ready to be redelivered.
+    /// The event is ready to be redelivered.
     Due,
-    /// This member is reading it and gets it next. No lease runs, and the attempt does not count before it is handed out.
+    /// This member is reading the event and gets it next. No lease runs, and the attempt does not count before the event is
+    /// handed out.
     Reserved(MemberId),
-    /// It is being given up.
+    /// The event is being given up.
     GivingUp,
 }
 
 /// An event that was leased at least once, perhaps before a restart, and is not settled.
 #[derive(Clone, Copy, Debug)]
 pub struct Unsettled {
-    /// Its state.
+    /// The state of the delivery.
     pub state: UnsettledState,
     /// Attempts that were used up, the running one included.
     pub attempts: u32,
@@ -39,11 +40,11 @@ pub struct Unsettled {
     pub leased_at: Millis,
     /// Why it is delivered again.
     pub reason: Option<RedeliveryReason>,
-    /// Whether it is in the queue `Group::due`. It may be there although it is not due any more.
+    /// Whether the event is in the queue `Group::due`, which may also contain events that are not due any more.
     pub is_queued: bool,
     /// Whether the last attempt to read it for a redelivery failed.
     pub is_unreadable: bool,
-    /// It must not be delivered before this generation of the group's records is durable.
+    /// The event must not be delivered before this generation of the group's records is durable.
     pub gate: u64,
     /// Whether the start of its next attempt is recorded already. From the second attempt on, an event is delivered only
     /// after that record is durable.

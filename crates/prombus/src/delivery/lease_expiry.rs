@@ -38,7 +38,7 @@ impl Group {
         match unsettled.state {
             UnsettledState::Waiting => {
                 unsettled.state = UnsettledState::Due;
-                // It may still be in the queue, if it was nacked while it was due.
+                // The event may still be in the queue, if it was nacked while it was due.
                 if !std::mem::replace(&mut unsettled.is_queued, true) {
                     self.due.push_back(position);
                 }

@@ -69,7 +69,7 @@ pub(super) struct Member {
     pub(super) reserved: Vec<ReservedRange>,
     /// Whether its last pull reserved redeliveries.
     pub(super) may_read_redeliveries: bool,
-    /// Its last pull found nothing: it waits for events.
+    /// Whether the last pull of the member found nothing, so that the member waits for events.
     pub(super) is_idle: bool,
 }
 

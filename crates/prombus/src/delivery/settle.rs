@@ -25,7 +25,7 @@ pub enum Sender {
 /// Whether an ack or a nack was applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckOutcome {
-    /// It was applied.
+    /// The ack or nack was applied.
     Counted,
     /// The event is leased to a newer member, or is settled: nothing changed.
     Stale,
@@ -92,7 +92,7 @@ impl Group {
             self.sweep_timers();
         }
         if delay == 0 {
-            // It is due now: if a member waits for it, the start of its next attempt goes into the same record.
+            // The event is due now. If a member waits for events, the start of the next attempt goes into the same record.
             self.advance(now);
         }
         AckOutcome::Counted

@@ -27,7 +27,7 @@ pub(super) struct Source {
     pub(super) fresh: VecDeque<(u64, u64)>,
     /// All seqs up to this one are granted.
     pub(super) granted_to: u64,
-    /// Whether it is in `Group::active`.
+    /// Whether the topic is in `Group::active`.
     pub(super) is_active: bool,
     /// Attempts from before a restart, of seqs that are not granted yet.
     pub(super) restored: BTreeMap<u64, (u32, Millis, Option<RedeliveryReason>)>,

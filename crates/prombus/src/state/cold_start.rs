@@ -99,9 +99,9 @@ impl State {
 /// How an event changed a state.
 #[derive(Clone, Debug)]
 pub enum StateChange {
-    /// Its key has a new value.
+    /// The event's key has a new value.
     Set(Event),
-    /// Its key is deleted.
+    /// The event's key is deleted.
     Deleted(Event),
     /// The event has no key.
     Other(Event),

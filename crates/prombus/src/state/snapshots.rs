@@ -45,7 +45,7 @@ pub struct SnapshotMarker {
 pub struct MarkerPosition {
     /// The id of the event.
     pub id: Uuid,
-    /// Its seq.
+    /// The seq of the event.
     pub seq: u64,
 }
 

@@ -18,12 +18,12 @@ pub struct Deliveries {
 }
 
 impl Deliveries {
-    /// How many there are.
+    /// The number of deliveries.
     pub fn len(&self) -> usize {
         self.batch.items().len() - self.from
     }
 
-    /// Whether there are none.
+    /// Whether there are no deliveries.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

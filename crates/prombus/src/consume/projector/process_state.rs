@@ -54,9 +54,9 @@ impl HeartbeatPayload {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProcessStatus {
-    /// Its last heartbeat is recent.
+    /// The last heartbeat of the process is recent.
     Alive,
-    /// Its last heartbeat is older than [`STALE_MS`].
+    /// The last heartbeat of the process is older than [`STALE_MS`].
     Stale,
 }
 
