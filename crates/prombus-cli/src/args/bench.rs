@@ -8,8 +8,8 @@ use std::path::PathBuf;
 pub(super) const BENCH_HELP: &str = "\
 Without --url, each load gets its own server with a new data folder inside --data; both are removed
 afterwards. Put --data on a real disk: on tmpfs an fsync costs nothing, so the numbers mean little.
-Published messages are read back and compared: the counts of lost, duplicated and out-of-order
-messages must be 0.
+Published messages are read back and compared: the columns \"lost\", \"doubled\" and
+\"out of order\" must be 0.
 
 Exit code: 0 every message arrived once and in order; 1 some did not, or the run failed.
 
