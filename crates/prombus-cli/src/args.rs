@@ -32,7 +32,7 @@ const EXAMPLES: &str = "\
 Examples:
   prombus serve                                 listen on 127.0.0.1:8090, keep data in ./prombus-data
   prombus config default > prombus.toml         write a config file with every setting and its default
-  prombus config check prombus.toml             find typos and bad values, with their lines
+  prombus config check prombus.toml             find unknown keys and bad values, with their line numbers
   prombus serve --config prombus.toml
   prombus verify --data ./prombus-data          check every file and report each fault
   prombus repair --data ./prombus-data          list data that the disk cannot read

@@ -71,7 +71,7 @@ impl Load {
             Self::PublishToAck => "publish, deliver to one group, ack",
             Self::FanOut => "deliver each message to --groups groups",
             Self::Latency => {
-                "publish --rate messages per second; latency counts from the time at which one is due"
+                "publish --rate messages per second; latency counts from when each message is due"
             }
             Self::Topics => "publish to --topics topics in turn",
             Self::Connections => "publish over many connections; --window is divided among them",

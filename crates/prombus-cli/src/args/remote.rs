@@ -194,7 +194,7 @@ Examples:
 
 const REDRIVE_HELP: &str = "\
 Publishes dead-lettered events to their topic again, with payload, key, headers and tags. caused_by contains the id of \
-the original event, and the header x-redrives counts how often it was redriven. Every group of the topic receives the \
+the original event, and the header x-redrives counts how often the event was redriven. Every group of the topic receives the \
 events.
 
 Without --yes nothing is published. The id of a new event is derived from the dead letter's id, so a dead letter is \

@@ -9,7 +9,7 @@ Precedence: flag, then environment variable, then config file, then default.
 
 Environment:
   WS_PORT          listen on this port of 127.0.0.1 (--listen and PROMBUS_LISTEN take precedence)
-  HTTP_PORT        listen on this port of 127.0.0.1 too
+  HTTP_PORT        also listen on this port of 127.0.0.1
   WS_TOKEN         a token that allows everything; if neither this nor a token or JWT key in the
                    config file is set, only clients on this machine have access
   PROMBUS_<KEY>, PROMBUS_<SECTION>_<KEY>

@@ -138,7 +138,7 @@ const LIMITS: &[Setting] = &[
         "Maximum bytes in the buffers of all connections together. At the limit, the server reads from and sends to \
          WebSockets more slowly. A request body over 64 KiB waits for 2 s, then is refused with unavailable."),
     whole("limits.max_payload_bytes", 1..=16 << 20, |s| &mut s.bus.limits.max_payload_bytes,
-        "Maximum payload of an event. Larger payloads are refused with too_large."),
+        "Maximum size of an event's payload; the highest value is 16 MiB. Larger payloads are refused with too_large."),
     whole("limits.max_topics", MANY, |s| &mut s.bus.limits.max_topics,
         "Maximum number of topics. Further ones are refused with limit_reached."),
     whole("limits.max_groups", MANY, |s| &mut s.bus.limits.max_groups,
