@@ -42,8 +42,10 @@ pub enum OpenError {
         /// The newest version this code reads.
         supported: u32,
     },
-    /// The folder cannot be written.
-    #[error("{folder} cannot be written: make it writable for this user, or name another folder")]
+    /// The user has no permission to read and write the folder, or its file system is read-only.
+    #[error(
+        "{folder} cannot be read and written by this user: change its permissions, or name another folder"
+    )]
     ReadOnly {
         /// The folder.
         folder: String,

@@ -21,7 +21,7 @@ pub(crate) struct Entry {
     pub(crate) min_ts: i64,
     pub(crate) max_ts: i64,
     /// The first server id in the entry; zero if there is none.
-    pub(crate) first_own_id: EventId,
+    pub(crate) first_server_id: EventId,
     /// Where the first record starts. `end` is where the last one ends.
     pub(crate) position: u32,
     pub(crate) end: u32,
@@ -90,8 +90,8 @@ pub(crate) struct Summary {
     pub(crate) first_commit_ms: i64,
     pub(crate) last_commit_ms: i64,
     /// Range of the server ids; empty if first > last.
-    pub(crate) first_own_id: EventId,
-    pub(crate) last_own_id: EventId,
+    pub(crate) first_server_id: EventId,
+    pub(crate) last_server_id: EventId,
     /// Range of the time-ordered ids that publishers chose; empty if first > last.
     pub(crate) first_client_id: EventId,
     pub(crate) last_client_id: EventId,
@@ -105,8 +105,8 @@ impl Default for Summary {
             events: 0,
             first_commit_ms: i64::MAX,
             last_commit_ms: i64::MIN,
-            first_own_id: EventId::from_u128(u128::MAX),
-            last_own_id: EventId::default(),
+            first_server_id: EventId::from_u128(u128::MAX),
+            last_server_id: EventId::default(),
             first_client_id: EventId::from_u128(u128::MAX),
             last_client_id: EventId::default(),
             unordered_ids: 0,
@@ -120,8 +120,8 @@ impl Summary {
         self.first_commit_ms = self.first_commit_ms.min(header.commit_ms);
         self.last_commit_ms = self.last_commit_ms.max(header.commit_ms);
         if header.flags & FLAG_CLIENT_ID == 0 {
-            self.first_own_id = self.first_own_id.min(header.id);
-            self.last_own_id = self.last_own_id.max(header.id);
+            self.first_server_id = self.first_server_id.min(header.id);
+            self.last_server_id = self.last_server_id.max(header.id);
         } else {
             self.add_client_id(header.id);
         }
@@ -141,16 +141,16 @@ impl Summary {
         self.events += other.events;
         self.first_commit_ms = self.first_commit_ms.min(other.first_commit_ms);
         self.last_commit_ms = self.last_commit_ms.max(other.last_commit_ms);
-        self.first_own_id = self.first_own_id.min(other.first_own_id);
-        self.last_own_id = self.last_own_id.max(other.last_own_id);
+        self.first_server_id = self.first_server_id.min(other.first_server_id);
+        self.last_server_id = self.last_server_id.max(other.last_server_id);
         self.first_client_id = self.first_client_id.min(other.first_client_id);
         self.last_client_id = self.last_client_id.max(other.last_client_id);
         self.unordered_ids += other.unordered_ids;
     }
 
     /// Whether the segment may contain this server id.
-    pub(crate) fn may_have_own_id(&self, id: EventId) -> bool {
-        self.first_own_id <= id && id <= self.last_own_id
+    pub(crate) fn may_have_server_id(&self, id: EventId) -> bool {
+        self.first_server_id <= id && id <= self.last_server_id
     }
 }
 
@@ -194,7 +194,7 @@ fn entry_of(header: &Header, position: u32) -> Entry {
         last_seq: header.seq,
         min_ts: header.ts,
         max_ts: header.ts,
-        first_own_id: own_id,
+        first_server_id: own_id,
         position,
         end: position + header.frame_length() as u32,
         count: 1,
@@ -213,8 +213,8 @@ fn add_to_entries(entries: &mut Vec<Entry>, entry: Entry) {
             last.count += entry.count;
             last.bytes =
                 if last.bytes == 0 || entry.bytes == 0 { 0 } else { last.bytes.saturating_add(entry.bytes) };
-            if last.first_own_id == EventId::default() {
-                last.first_own_id = entry.first_own_id;
+            if last.first_server_id == EventId::default() {
+                last.first_server_id = entry.first_server_id;
             }
         }
         _ => entries.push(entry),
@@ -291,13 +291,13 @@ impl Index {
 
     /// Adds an entry for a whole run although some of its records are damaged. A reader then finds and reports the damage,
     /// instead of taking the seqs for cleaned.
-    pub(crate) fn cover_run(&mut self, run: &CoveredRun, first_own_id: EventId) {
+    pub(crate) fn cover_run(&mut self, run: &CoveredRun, first_server_id: EventId) {
         let covered = Entry {
             first_seq: run.first_seq,
             last_seq: run.last_seq,
             min_ts: i64::MIN,
             max_ts: i64::MAX,
-            first_own_id,
+            first_server_id,
             position: run.start as u32,
             end: run.end as u32,
             count: u32::try_from(run.last_seq - run.first_seq + 1).unwrap_or(u32::MAX),
@@ -321,7 +321,7 @@ pub(crate) trait EntrySearch {
     /// The first entry that ends at `seq` or later.
     fn reaching(&self, seq: u64) -> Option<Entry>;
     /// The only entry that can contain this server id.
-    fn for_own_id(&self, id: EventId) -> Option<Entry>;
+    fn for_server_id(&self, id: EventId) -> Option<Entry>;
 }
 
 impl EntrySearch for [Entry] {
@@ -329,7 +329,7 @@ impl EntrySearch for [Entry] {
         self.get(self.partition_point(|entry| entry.last_seq < seq)).copied()
     }
 
-    fn for_own_id(&self, id: EventId) -> Option<Entry> {
+    fn for_server_id(&self, id: EventId) -> Option<Entry> {
         // Server ids increase with the seq. An entry with publishers' ids only has no server id: use an earlier entry
         // instead.
         let mut low = 0;
@@ -337,12 +337,12 @@ impl EntrySearch for [Entry] {
         let mut best = None;
         while low < high {
             let middle = low + (high - low) / 2;
-            let Some(probe) = (low..=middle).rev().find(|&at| self[at].first_own_id != EventId::default())
+            let Some(probe) = (low..=middle).rev().find(|&at| self[at].first_server_id != EventId::default())
             else {
                 low = middle + 1;
                 continue;
             };
-            if self[probe].first_own_id <= id {
+            if self[probe].first_server_id <= id {
                 best = Some(self[probe]);
                 low = middle + 1;
             } else {
@@ -363,7 +363,7 @@ mod tests {
             last_seq: first_seq + 9,
             min_ts: 0,
             max_ts: 0,
-            first_own_id: EventId::from_u128(own),
+            first_server_id: EventId::from_u128(own),
             position: 0,
             end: 0,
             count: 10,
@@ -384,13 +384,13 @@ mod tests {
     #[test]
     fn an_own_id_is_found_between_entries_without_any() {
         let entries = [entry(1, 0), entry(11, 100), entry(21, 0), entry(31, 0), entry(41, 300), entry(51, 0)];
-        let first = |id| entries.for_own_id(EventId::from_u128(id)).map(|entry| entry.first_seq);
+        let first = |id| entries.for_server_id(EventId::from_u128(id)).map(|entry| entry.first_seq);
         assert_eq!(
             [first(50), first(100), first(299), first(300), first(999)],
             [None, Some(11), Some(11), Some(41), Some(41)]
         );
         let none: [Entry; 3] = [entry(1, 0), entry(11, 0), entry(21, 0)];
-        assert_eq!(none.for_own_id(EventId::from_u128(5)), None);
+        assert_eq!(none.for_server_id(EventId::from_u128(5)), None);
     }
 
     #[test]

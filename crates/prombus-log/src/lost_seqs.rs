@@ -136,7 +136,7 @@ fn lost_entry(damage: &[Range<u64>], last: Option<u64>, next: u64, region: Range
         last_seq: next - 1,
         min_ts: i64::MIN,
         max_ts: i64::MAX,
-        first_own_id: EventId::default(),
+        first_server_id: EventId::default(),
         position: position as u32,
         end: last_part.end as u32,
         count: u32::try_from(next - first).unwrap_or(u32::MAX),

@@ -50,8 +50,8 @@ pub struct EngineCapabilities {
     pub has_local_files: bool,
     /// Scans and lookups are always ready. They read local files on the calling thread, at most a megabyte per call.
     pub reads_locally: bool,
-    /// Compaction is worth its cost when this many bytes of events are dead.
-    pub compaction_unit_bytes: u64,
+    /// Compaction does not start early for fewer dead bytes than this. It also needs at least as many dead as live bytes.
+    pub compaction_bytes_min: u64,
 }
 
 /// A batch to append. Either all of it becomes durable or none of it.
@@ -212,7 +212,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Sets the observer. Called once, before the first append.
     fn observe(&self, observer: Arc<dyn EngineObserver>);
 
-    /// Groups, settings and small values as they were when the engine was opened.
+    /// Groups, topic settings and named values ([`StateRecord::Kept`]) as they were when the engine was opened.
     fn restored(&self) -> RestoredState;
 
     /// Appends a batch; never waits. The outcomes are added to `outcomes` at once, or are known with the commit

@@ -122,7 +122,7 @@ mod tests {
             last_seq: first_seq + 9,
             min_ts: 0,
             max_ts: 0,
-            first_own_id: EventId::default(),
+            first_server_id: EventId::default(),
             position: 4096,
             end: 8192,
             count,

@@ -64,7 +64,11 @@ pub(crate) fn find_older_id(
     if let Some(seq) = find_client_id(log, &log.ids.files(), topic, id, hash)? {
         return Ok(Some(seq));
     }
-    if is_own(log.context.hash, id) { find_own_id(log, topic, id, &mut OwnIds::default()) } else { Ok(None) }
+    if is_own(log.context.hash, id) {
+        find_server_id(log, topic, id, &mut OwnIds::default())
+    } else {
+        Ok(None)
+    }
 }
 
 /// Looks a publisher's id up in the index files.
@@ -116,7 +120,7 @@ fn find_kept_id(
 }
 
 /// Looks up a server id.
-pub(crate) fn find_own_id(
+pub(crate) fn find_server_id(
     log: &CommittedLog,
     topic: u32,
     id: EventId,
@@ -129,13 +133,13 @@ pub(crate) fn find_own_id(
     let may_have = |segment: &Segment| {
         let view = log.view();
         match &*segment.index() {
-            SegmentIndex::Growing => view.active_index.summary.may_have_own_id(id),
-            SegmentIndex::Memory(index) => index.summary.may_have_own_id(id),
-            SegmentIndex::File(file) => file.summary().may_have_own_id(id),
+            SegmentIndex::Growing => view.active_index.summary.may_have_server_id(id),
+            SegmentIndex::Memory(index) => index.summary.may_have_server_id(id),
+            SegmentIndex::File(file) => file.summary().may_have_server_id(id),
         }
     };
     for segment in segments.iter().rev().filter(|segment| may_have(segment)) {
-        let Some(entry) = log.with_entries(segment, topic, |entries| entries.for_own_id(id))? else {
+        let Some(entry) = log.with_entries(segment, topic, |entries| entries.for_server_id(id))? else {
             continue;
         };
         seen.range = None;

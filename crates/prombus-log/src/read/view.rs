@@ -20,7 +20,7 @@ pub(crate) struct View {
     pub(crate) mark: Mark,
     /// By internal id. Index 0 is not used.
     pub(crate) topics: Vec<Option<TopicView>>,
-    pub(crate) last_own_id: EventId,
+    pub(crate) last_server_id: EventId,
     pub(crate) last_commit_ms: i64,
     /// Frames of state records that are not applied to the checkpointed state yet.
     pub(crate) state_records: Vec<Bytes>,
@@ -82,7 +82,7 @@ impl View {
         });
         Checkpoint {
             mark: self.mark,
-            last_own_id: self.last_own_id,
+            last_server_id: self.last_server_id,
             last_commit_ms: self.last_commit_ms,
             next_topic: self.topics.len().max(1) as u32,
             topics: topics.collect(),

@@ -128,7 +128,7 @@ impl Recovered {
         AppendState {
             pending: PendingBatch::new(self.replay.mark.batch + 1),
             topics: topics.collect(),
-            ids: IdMaker::new(self.replay.last_own_id, context.storage.random(), context.hash),
+            ids: IdMaker::new(self.replay.last_server_id, context.storage.random(), context.hash),
             // Later than every durable commit time, so that a time that was complete before the restart stays complete.
             last_commit_ms: self.replay.last_commit_ms.saturating_add(1),
             recent_ids: std::mem::take(&mut self.recent_ids),
@@ -148,7 +148,7 @@ impl Recovered {
             active_index: std::mem::take(&mut self.active_index),
             mark: self.mark(),
             topics: std::mem::take(&mut self.replay.topics),
-            last_own_id: self.replay.last_own_id,
+            last_server_id: self.replay.last_server_id,
             last_commit_ms: self.replay.last_commit_ms,
             state_records: Vec::new(),
             since_checkpoint: self.used.iter().map(|one| one.end.saturating_sub(one.from)).sum(),

@@ -20,7 +20,7 @@ use std::io;
 /// The state that a replay builds up.
 pub(crate) struct Replay {
     pub(crate) topics: Vec<Option<TopicView>>,
-    pub(crate) last_own_id: EventId,
+    pub(crate) last_server_id: EventId,
     pub(crate) last_commit_ms: i64,
     pub(crate) mark: Mark,
     pub(crate) state: Box<dyn State>,
@@ -44,7 +44,7 @@ impl Replay {
     pub(crate) fn new(checkpoint: &Checkpoint, state: Box<dyn State>, hash: KeyedHash) -> Self {
         Self {
             topics: checkpoint.topic_views(),
-            last_own_id: checkpoint.last_own_id,
+            last_server_id: checkpoint.last_server_id,
             last_commit_ms: checkpoint.last_commit_ms,
             mark: checkpoint.mark,
             state,
@@ -194,7 +194,7 @@ impl Replay {
                 let topic = self.topic(header.topic);
                 topic.last_seq = topic.last_seq.max(header.seq);
                 if header.flags & FLAG_CLIENT_ID == 0 {
-                    self.last_own_id = self.last_own_id.max(header.id);
+                    self.last_server_id = self.last_server_id.max(header.id);
                 }
             }
             Kind::State => self.state.apply(header.topic, body),

@@ -171,7 +171,7 @@ impl<P: FnMut(Progress)> Verifier<P> {
         }
         Ok(best.unwrap_or(Checkpoint {
             mark: Mark::default(),
-            last_own_id: EventId::default(),
+            last_server_id: EventId::default(),
             last_commit_ms: 0,
             next_topic: 1,
             topics: Vec::new(),

@@ -183,7 +183,7 @@ impl AppendState {
         };
         self.pending.add_event(state.run, &header, key, event.body, self.place.salt, hash);
         if event.id.is_none() {
-            self.pending.last_own_id = id;
+            self.pending.last_server_id = id;
         }
         Outcome { id, seq, duplicate: false }
     }

@@ -213,8 +213,8 @@ impl Committer {
                 // Copied, because it is kept until the next checkpoint and must not keep the whole batch in memory.
                 view.state_records.push(Bytes::copy_from_slice(&block[place.start..place.end]));
             }
-            if pending.last_own_id != EventId::default() {
-                view.last_own_id = pending.last_own_id;
+            if pending.last_server_id != EventId::default() {
+                view.last_server_id = pending.last_server_id;
             }
             view.last_commit_ms = pending.commit_ms;
             view.mark = mark;

@@ -68,7 +68,7 @@ pub(crate) struct PendingBatch {
     pub(super) events: usize,
     pub(super) roll_to: Option<Arc<Segment>>,
     pub(crate) commit_ms: i64,
-    pub(crate) last_own_id: EventId,
+    pub(crate) last_server_id: EventId,
     pub(super) topic_changes: Vec<TopicChange>,
 }
 
@@ -84,7 +84,7 @@ impl PendingBatch {
             events: 0,
             roll_to: None,
             commit_ms: 0,
-            last_own_id: EventId::default(),
+            last_server_id: EventId::default(),
             topic_changes: Vec::new(),
         };
         pending.reset(batch);
@@ -106,7 +106,7 @@ impl PendingBatch {
         self.bytes = 0;
         self.events = 0;
         self.roll_to = None;
-        self.last_own_id = EventId::default();
+        self.last_server_id = EventId::default();
         self.topic_changes.clear();
     }
 

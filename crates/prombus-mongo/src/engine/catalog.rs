@@ -1,4 +1,4 @@
-//! The leader's view of the whole store: topics with their newest events, and the state that results from the state records.
+//! The leader's view of the whole store: the topics with totals of their events, and the state that results from the state records.
 //!
 //! A catalog is the result of applying all commits in order. A snapshot and the commits after it restore it, so a takeover does not have
 //! to read events.
@@ -15,7 +15,7 @@ const TOPIC_MADE: u32 = 0x8000_0001;
 /// The version of the snapshot format.
 const SNAPSHOT_VERSION: u8 = 1;
 
-/// A topic and its newest event.
+/// A topic: its newest seq, its highest `ts`, and the total bytes of all events that it ever got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CatalogTopic {
     pub(crate) name: Topic,
@@ -38,7 +38,7 @@ pub(crate) struct Catalog {
     pub(crate) fold: StateFold,
     newest_id: EventId,
     newest_ms: i64,
-    /// Deleted topics whose events may not be removed yet.
+    /// Deleted topics some of whose events may still be stored.
     pub(crate) deleted: BTreeSet<TopicId>,
 }
 
@@ -64,7 +64,7 @@ impl Catalog {
     /// Applies a commit.
     ///
     /// # Errors
-    /// If a record is not known to this version.
+    /// If a record cannot be read or is not known to this version.
     pub(crate) fn apply(&mut self, fence: &Fence, records: &[EncodedRecord]) -> Result<Touched, String> {
         let mut touched = Touched::default();
         // A commit may create a topic and add events to it.

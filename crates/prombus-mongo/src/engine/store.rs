@@ -205,7 +205,7 @@ async fn check_version(client: &Client) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// The mark that all ids of this store contain. The first process that connects creates it.
+/// The bits that mark the ids which engines of this store generated. The first process that connects chooses them.
 async fn store_identity(collections: &Collections) -> mongodb::error::Result<Result<u64, OpenError>> {
     let filter = doc! { "_id": "store" };
     let mark = i64::from(Uuid::new_v4().as_fields().0) & (ID_MARKS as i64 - 1);

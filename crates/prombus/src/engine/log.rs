@@ -195,7 +195,7 @@ impl Engine for LogEngine {
             is_durable: self.is_durable(),
             has_local_files: self.is_durable(),
             reads_locally: true,
-            compaction_unit_bytes: self.segment_bytes / 2,
+            compaction_bytes_min: self.segment_bytes / 2,
         }
     }
 

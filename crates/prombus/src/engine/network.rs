@@ -138,7 +138,7 @@ impl<D: RemoteDatabase> Engine for NetworkEngine<D> {
             is_durable: true,
             has_local_files: false,
             reads_locally: false,
-            compaction_unit_bytes: self.connection.limits.compaction_unit_bytes,
+            compaction_bytes_min: self.connection.limits.compaction_bytes_min,
         }
     }
 

@@ -193,8 +193,13 @@ impl LeaseMachine {
         }
     }
 
-    /// Reports that a newer term has begun, as the engine found: this process follows.
+    /// Reports that the engine found a newer term: this process follows.
     pub fn deposed(&mut self, now: u64) {
+        self.let_expire(now);
+    }
+
+    /// Stops leading without releasing the lease: the record stays, and every process waits until it has expired.
+    pub fn let_expire(&mut self, now: u64) {
         if self.held.is_some() {
             self.end_if(Holding::Ended);
             self.idle_until = now;
@@ -213,11 +218,10 @@ impl LeaseMachine {
         self.release(now);
     }
 
-    /// Stops leading without releasing the lease: the record stays, and every process waits until it has expired. This
-    /// process also does not take it again for `rest_ms`.
+    /// Stops leading as [`let_expire`](Self::let_expire) does. This process also does not take the lease again for `rest_ms`.
     pub fn resign(&mut self, rest_ms: u64, now: u64) {
         self.take_from = now + rest_ms;
-        self.deposed(now);
+        self.let_expire(now);
     }
 
     /// Reports a term that the engine found in the store. The next term of this process is above it, even if the lease

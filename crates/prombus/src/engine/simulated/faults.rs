@@ -90,7 +90,7 @@ impl NetworkOptions {
             commit_bytes_target: self.commit_bytes_max,
             fetch_bytes_max: self.fetch_bytes_max,
             tail_bytes: self.tail_bytes,
-            compaction_unit_bytes: 64 << 10,
+            compaction_bytes_min: 64 << 10,
             threads: 1,
             ..NetworkLimits::default()
         }

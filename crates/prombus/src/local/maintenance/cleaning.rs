@@ -38,8 +38,8 @@ impl Maintenance {
         let now = self.reading.clock.steady_ms();
         let CompactedMaps { maps, live_bytes, dead_bytes } =
             self.compacted_maps(compacted, round_state).await;
-        let unit_bytes = self.reading.engine.capabilities().compaction_unit_bytes;
-        let is_worth = dead_bytes >= live_bytes.max(unit_bytes);
+        let bytes_min = self.reading.engine.capabilities().compaction_bytes_min;
+        let is_worth = dead_bytes >= live_bytes.max(bytes_min);
         let cleaning = &mut round_state.cleaning;
         let are_many = cleaning.tombstones_dropped >= TOMBSTONES_MANY && !cleaning.has_more_tombstones;
         let compact_after_ms = if are_many { COMPACT_TOMBSTONES_AFTER_MS } else { COMPACT_AFTER_MS };
