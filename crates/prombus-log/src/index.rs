@@ -188,13 +188,13 @@ impl RunIndex {
 /// The entry of a single event.
 fn entry_of(header: &Header, position: u32) -> Entry {
     debug_assert_eq!(header.kind, Kind::Event);
-    let own_id = if header.flags & FLAG_CLIENT_ID == 0 { header.id } else { EventId::default() };
+    let server_id = if header.flags & FLAG_CLIENT_ID == 0 { header.id } else { EventId::default() };
     Entry {
         first_seq: header.seq,
         last_seq: header.seq,
         min_ts: header.ts,
         max_ts: header.ts,
-        first_server_id: own_id,
+        first_server_id: server_id,
         position,
         end: position + header.frame_length() as u32,
         count: 1,
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn an_own_id_is_found_between_entries_without_any() {
+    fn a_server_id_is_found_between_entries_without_any() {
         let entries = [entry(1, 0), entry(11, 100), entry(21, 0), entry(31, 0), entry(41, 300), entry(51, 0)];
         let first = |id| entries.for_server_id(EventId::from_u128(id)).map(|entry| entry.first_seq);
         assert_eq!(

@@ -95,7 +95,7 @@ pub(crate) fn index_batch(index: &mut Index, events: &[FoundEvent], losses: &[Lo
         losses.iter().filter(|loss| loss.seqs.is_some()).map(|loss| loss.run).collect();
     covered.dedup();
     let mut next = covered.iter().peekable();
-    let own_id_in = |run: &CoveredRun| {
+    let server_id_in = |run: &CoveredRun| {
         let own = events.iter().find(|event| {
             let position = u64::from(event.position);
             (run.start..run.end).contains(&position) && event.header.flags & FLAG_CLIENT_ID == 0
@@ -105,13 +105,13 @@ pub(crate) fn index_batch(index: &mut Index, events: &[FoundEvent], losses: &[Lo
     for event in events {
         let position = u64::from(event.position);
         while let Some(run) = next.next_if(|run| run.start <= position) {
-            index.cover_run(run, own_id_in(run));
+            index.cover_run(run, server_id_in(run));
         }
         let is_covered = covered.iter().any(|run| (run.start..run.end).contains(&position));
         index.add_event(event, !is_covered);
     }
     for run in next {
-        index.cover_run(run, own_id_in(run));
+        index.cover_run(run, server_id_in(run));
     }
 }
 

@@ -18,7 +18,7 @@ use crate::server_ids::is_own;
 /// Caches the events that the last lookup of a server id read, because successive lookups are mostly for neighbouring
 /// events.
 #[derive(Default)]
-pub(crate) struct OwnIds {
+pub(crate) struct ServerIdCache {
     chunk: Chunk,
     topic: u32,
     /// The lowest and the highest server id in the chunk.
@@ -27,7 +27,7 @@ pub(crate) struct OwnIds {
     at: usize,
 }
 
-impl OwnIds {
+impl ServerIdCache {
     /// Looks an id up in the cached events. `None` if the id is outside of their range, `Some(None)` if no event has it.
     fn known(&mut self, topic: u32, id: EventId) -> Option<Option<u64>> {
         let (first, last) = self.range.filter(|_| self.topic == topic)?;
@@ -65,7 +65,7 @@ pub(crate) fn find_older_id(
         return Ok(Some(seq));
     }
     if is_own(log.context.hash, id) {
-        find_server_id(log, topic, id, &mut OwnIds::default())
+        find_server_id(log, topic, id, &mut ServerIdCache::default())
     } else {
         Ok(None)
     }
@@ -124,7 +124,7 @@ pub(crate) fn find_server_id(
     log: &CommittedLog,
     topic: u32,
     id: EventId,
-    seen: &mut OwnIds,
+    seen: &mut ServerIdCache,
 ) -> Result<Option<u64>, ReadError> {
     if let Some(known) = seen.known(topic, id) {
         return Ok(known);

@@ -4,7 +4,7 @@
 use crate::error::{AppendError, ReadError, Unavailable};
 use crate::event_id::EventId;
 use crate::layout::SEGMENT_DATA_START;
-use crate::read::find_id::{OwnIds, find_client_id, find_server_id};
+use crate::read::find_id::{ServerIdCache, find_client_id, find_server_id};
 use crate::record::{self, HEADER_BYTES, RUN_BYTES};
 use crate::server_ids::is_own;
 use crate::write::append_request::{Append, Outcomes, Prepared, Ticket};
@@ -134,7 +134,7 @@ impl Writer {
         }
         let forgotten = self.queue.forgotten_ids.load(Ordering::Acquire);
         let files = self.committed.ids.files();
-        let mut own_ids = OwnIds::default();
+        let mut server_ids = ServerIdCache::default();
         for (event, prepared) in append.events.iter().zip(&mut outcomes.prepared) {
             let Some(id) = event.id else { continue };
             let topic = event.topic.0;
@@ -146,7 +146,7 @@ impl Writer {
                     return Ok(Some(seq));
                 }
                 if is_own(self.context.hash, id) {
-                    find_server_id(&self.committed, topic, id, &mut own_ids)
+                    find_server_id(&self.committed, topic, id, &mut server_ids)
                 } else {
                     Ok(None)
                 }

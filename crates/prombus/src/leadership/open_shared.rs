@@ -66,7 +66,7 @@ impl BusBuilder {
             return Ok(SharedBus { bus, leadership });
         }
         let role = leadership.roles().borrow().clone();
-        // It may have taken the lease in this moment; `end` releases it.
+        // This process may have taken the lease meanwhile; `end` releases it.
         let ended = leadership.end().await;
         Err(match (ended.open_error, role) {
             (Some(error), _) => error,

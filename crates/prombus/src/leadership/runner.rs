@@ -1,6 +1,6 @@
 //! Drives the machine of the leader lease over a shared store: one task that reads and writes the lease record, opens and
 //! closes the bus, opens and closes the leasing gate (whether this process may lease events to members), and publishes the
-//! role. In this folder, "lease" without more words is the leader lease of the store.
+//! role.
 //!
 //! **Order:** the new role is published before the bus of the old role is closed, so that the server drops its connections
 //! first. The lease is released only after the bus was closed without an error: a released lease promises that no write is

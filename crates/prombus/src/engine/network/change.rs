@@ -102,7 +102,7 @@ pub enum Change {
 /// A state record in its encoded form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncodedRecord {
-    /// Its kind.
+    /// The kind of record, see [`StateRecord::tag`].
     pub tag: u32,
     /// Its content.
     pub body: Vec<u8>,
@@ -119,8 +119,8 @@ impl From<&StateRecord> for EncodedRecord {
 /// The database's response to a commit.
 #[derive(Clone, Debug, Default)]
 pub struct CommitAnswer {
-    /// One list per [`Change::Batch`], in order.
+    /// The outcomes of the events: one list per [`Change::Batch`], in order.
     pub outcomes: Vec<Vec<Published>>,
-    /// The newest seqs of the topics that received events.
+    /// The newest seq of each topic that received events.
     pub newest: BTreeMap<TopicId, u64>,
 }

@@ -3,9 +3,10 @@
 /// Limits of a network engine.
 #[derive(Clone, Debug)]
 pub struct NetworkLimits {
-    /// The maximum size of the queue in bytes. When it is reached, appends are refused with `Busy`.
+    /// The maximum size of the queue in bytes. An append that would exceed it is refused with `Busy`, unless the queue is empty.
     pub queue_bytes_max: usize,
-    /// The maximum number of queued batches. When it is reached, appends are refused with `Busy`.
+    /// The maximum number of queued changes: batches, and creations and deletions of topics. When it is reached, appends are
+    /// refused with `Busy`.
     pub queue_batches_max: usize,
     /// The maximum size of a commit. A larger batch is refused.
     pub commit_bytes_max: usize,

@@ -26,15 +26,15 @@ pub struct NetworkOptions {
     pub outages: f64,
     /// The duration of such an outage, in microseconds.
     pub outage_us: RangeInclusive<u64>,
-    /// The maximum size of the queue in bytes. When it is reached, appends are refused with `Busy`.
+    /// See [`NetworkLimits::queue_bytes_max`].
     pub queue_bytes_max: usize,
-    /// The maximum number of queued batches. When it is reached, appends are refused with `Busy`.
+    /// See [`NetworkLimits::queue_batches_max`].
     pub queue_batches_max: usize,
     /// The maximum size of a commit. A larger batch is refused.
     pub commit_bytes_max: usize,
     /// The maximum size of one fetch of a scanner.
     pub fetch_bytes_max: usize,
-    /// The size of the newest events that are kept in memory and read without a request.
+    /// The maximum size of the tail cache: the newest events of all topics, kept in memory and read without a request.
     pub tail_bytes: usize,
 }
 

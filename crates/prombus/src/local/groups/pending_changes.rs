@@ -65,7 +65,7 @@ impl PendingChanges {
     }
 
     /// Cancels the newest generation, because it got no record.
-    pub(in crate::local) fn end_generation(&mut self, generation: u64) {
+    pub(in crate::local) fn cancel_generation(&mut self, generation: u64) {
         debug_assert_eq!(self.generation, generation + 1, "no later generation was begun");
         self.generation = generation;
     }

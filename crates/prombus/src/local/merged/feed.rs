@@ -38,7 +38,7 @@ pub(in crate::local) struct TopicChanges {
 #[derive(Default)]
 pub(in crate::local) struct Feeds {
     all: Mutex<Vec<Weak<Feed>>>,
-    /// The number of feeds. Commits take no lock while it is zero.
+    /// The number of feeds. Commits skip the lock while it is zero.
     count: AtomicUsize,
 }
 
