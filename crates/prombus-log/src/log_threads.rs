@@ -54,7 +54,7 @@ impl Parts {
             self.maintenance.jobs.stop();
             self.committed.durable.wake();
             self.queue.wake_all();
-            self.committed.maintenance_due.ring();
+            self.committed.maintenance_due.notify();
         }
     }
 
@@ -121,8 +121,8 @@ impl Handle {
         let was_closed = parts.queue.close();
         parts.maintenance.jobs.stop();
         parts.queue.notify_room();
-        parts.queue.commit_due.ring();
-        parts.committed.maintenance_due.ring();
+        parts.queue.commit_due.notify();
+        parts.committed.maintenance_due.notify();
         for thread in self.threads.lock().drain(..) {
             // A thread that panicked must not be mistaken for one that finished its work.
             if thread.join().is_err() {

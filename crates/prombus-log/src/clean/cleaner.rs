@@ -62,7 +62,7 @@ pub(crate) fn clean(
     }
     drop(job);
     context.failure.check()?;
-    maintenance.committed.maintenance_due.ring();
+    maintenance.committed.maintenance_due.notify();
     Ok(report)
 }
 

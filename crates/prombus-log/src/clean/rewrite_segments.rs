@@ -180,7 +180,7 @@ fn write_segment(
     pace: &mut Pace<'_>,
 ) -> Result<Arc<Segment>, CleanStop> {
     kept.places.sort_unstable_by_key(|place| (place.topic, place.seq));
-    // An upper bound for the segment and its index. If the disk has less room, the manifest needs it more.
+    // An upper bound for the segment and its index. If the disk has less room, the room is left to the manifest.
     let needed = SEGMENT_DATA_START + kept.bytes.len() as u64 * 2;
     let (number, salt) = {
         let mut work = maintenance.work().ok_or(CleanStop::Stopped)?;
@@ -217,13 +217,18 @@ fn batch_length(places: &[KeptPlace]) -> usize {
     places.iter().position(is_over).map_or(places.len(), |last| last + 1)
 }
 
+/// Writes a rewritten segment.
 struct SegmentWriter<'a> {
     maintenance: &'a Maintenance,
     file: &'a dyn StorageFile,
     salt: u32,
+    /// The chain value of the last COMMIT.
     chain: u32,
+    /// The number of the last batch.
     batch: u64,
+    /// Where the next batch starts.
     position: u64,
+    /// The number of bytes since the last sync.
     unsynced: u64,
     index: Index,
 }
@@ -299,7 +304,8 @@ impl SegmentWriter<'_> {
         let id = SegmentId { number, salt: self.salt, kind: SegmentKind::Rewritten, capacity, life: 0 };
         self.file.write_at(&vec![0; (capacity - sealed) as usize], sealed)?;
         segment::write_header(self.file, &id, self.maintenance.context.log_id)?;
-        // Before the manifest lists it instead of the originals, because those are recycled right after that.
+        // The file is synced before the manifest lists it instead of the original segments, because those are recycled right
+        // after that.
         self.file.sync(SyncPoint::Rewritten)?;
         self.maintenance.context.storage.sync_folder(SyncPoint::RewrittenFolder)?;
         let storage = &self.maintenance.context.storage;

@@ -25,7 +25,7 @@ pub(crate) struct TopicLiveness {
     is_sparse: bool,
 }
 
-/// The number of events in a segment, and of live ones.
+/// The number of events in a segment, and the number and size of the live ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Census {
     pub(crate) events: u64,

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Default)]
 pub(crate) struct DurableBatch {
     batch: AtomicU64,
+    /// Used with `changed`.
     lock: Mutex<()>,
     changed: Condvar,
 }

@@ -23,13 +23,14 @@ pub(crate) struct ServerIdCache {
     topic: u32,
     /// The lowest and the highest server id in the chunk.
     range: Option<(EventId, EventId)>,
-    /// Where the last lookup found its id.
+    /// The index in the chunk of the event that the last lookup found.
     at: usize,
 }
 
 impl ServerIdCache {
-    /// Looks an id up in the cached events. `None` if the id is outside of their range, `Some(None)` if no event has it.
-    fn known(&mut self, topic: u32, id: EventId) -> Option<Option<u64>> {
+    /// Looks an id up in the cached events. `None` if the id is outside the range of their ids, `Some(None)` if it is inside and
+    /// no event has it.
+    fn find(&mut self, topic: u32, id: EventId) -> Option<Option<u64>> {
         let (first, last) = self.range.filter(|_| self.topic == topic)?;
         if id < first || last < id {
             return None;
@@ -44,7 +45,7 @@ impl ServerIdCache {
         }))
     }
 
-    /// Records the range of the cached events, which belong to `topic`.
+    /// Records the id range of the cached events, which belong to `topic`.
     fn note(&mut self, topic: u32) {
         let mut ids = self.chunk.events().filter(|event| !event.client_id).map(|event| event.id);
         let first = ids.next();
@@ -124,10 +125,10 @@ pub(crate) fn find_server_id(
     log: &CommittedLog,
     topic: u32,
     id: EventId,
-    seen: &mut ServerIdCache,
+    cache: &mut ServerIdCache,
 ) -> Result<Option<u64>, ReadError> {
-    if let Some(known) = seen.known(topic, id) {
-        return Ok(known);
+    if let Some(found) = cache.find(topic, id) {
+        return Ok(found);
     }
     let segments = log.segments();
     let may_have = |segment: &Segment| {
@@ -142,12 +143,12 @@ pub(crate) fn find_server_id(
         let Some(entry) = log.with_entries(segment, topic, |entries| entries.for_server_id(id))? else {
             continue;
         };
-        seen.range = None;
-        let found = log.search_entry(topic, &entry, &mut seen.chunk, |chunk| {
+        cache.range = None;
+        let found = log.search_entry(topic, &entry, &mut cache.chunk, |chunk| {
             chunk.events().find(|event| event.id == id).map(|event| event.seq)
         })?;
         if found.is_some() {
-            seen.note(topic);
+            cache.note(topic);
             return Ok(found);
         }
     }

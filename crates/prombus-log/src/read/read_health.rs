@@ -51,7 +51,9 @@ pub struct ReadHealth {
 pub(crate) struct ReadErrors {
     context: Arc<Context>,
     list: Mutex<Vec<UnreadableEvents>>,
+    /// The list is not empty. Lets readers skip the lock.
     is_any: AtomicBool,
+    /// The number of failed reads since the log was opened.
     errors: AtomicU64,
     /// When a read failed last; `i64::MIN` if none has failed.
     failed_ms: AtomicI64,

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 /// The in-memory state of the committed log.
 pub(crate) struct View {
+    /// The tail cache.
     pub(crate) tail: Tail,
     /// All segments with records, in log order. The last one may still be growing.
     pub(crate) segments: Arc<Vec<Arc<Segment>>>,
@@ -18,9 +19,11 @@ pub(crate) struct View {
     pub(crate) active_index: Index,
     /// The end of the last committed batch.
     pub(crate) mark: Mark,
-    /// By internal id. Index 0 is not used.
+    /// The topics by internal id. Index 0 is not used.
     pub(crate) topics: Vec<Option<TopicView>>,
+    /// The newest durable server id.
     pub(crate) last_server_id: EventId,
+    /// The commit time of the last committed batch.
     pub(crate) last_commit_ms: i64,
     /// Frames of state records that are not applied to the checkpointed state yet.
     pub(crate) state_records: Vec<Bytes>,

@@ -41,11 +41,15 @@ pub(super) struct Recovered {
     pub(super) replay: Replay,
     /// The mark of the newest checkpoint.
     pub(super) checkpointed: Mark,
+    /// See [`FoundSegments`](super::recovery::FoundSegments).
     pub(super) used: Vec<UsedSegment>,
     pub(super) prepared: Vec<PreparedSegment>,
     pub(super) unusable: Vec<SegmentRow>,
+    /// Publishers' ids that are not in an index file.
     pub(super) recent_ids: RecentIds,
+    /// The index of the growing segment.
     pub(super) active_index: Index,
+    /// The kept indexes.
     pub(super) kept: Vec<Arc<KeptIds>>,
 }
 
@@ -105,8 +109,8 @@ impl Recovered {
         };
         let mut rows: Vec<SegmentRow> = self.used.iter().map(row_of).collect();
         rows.extend(self.prepared.iter().map(|prepared| prepared.row));
-        // Sealed as empty: a later open that can read all of it must not take the leftovers of a torn batch for a durable
-        // one.
+        // An unusable segment is sealed as empty. Otherwise a later open that can read all of it might take the leftovers of a
+        // torn batch for a durable one.
         rows.extend(self.unusable.iter().map(|row| SegmentRow { sealed: Some(SEGMENT_DATA_START), ..*row }));
         rows
     }

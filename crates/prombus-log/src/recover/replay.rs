@@ -22,10 +22,13 @@ pub(crate) struct Replay {
     pub(crate) topics: Vec<Option<TopicView>>,
     pub(crate) last_server_id: EventId,
     pub(crate) last_commit_ms: i64,
+    /// The end of the last replayed batch.
     pub(crate) mark: Mark,
+    /// The caller's state.
     pub(crate) state: Box<dyn State>,
+    /// Damaged records.
     pub(crate) faults: Vec<Fault>,
-    /// Records that could not be read. They are not damaged, and nothing may be concluded from them.
+    /// Records that could not be read. They may be intact, so nothing may be concluded from them.
     pub(crate) unreadable: Vec<Fault>,
     /// The number of events replayed.
     pub(crate) events: u64,

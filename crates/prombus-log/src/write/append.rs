@@ -14,6 +14,8 @@ use parking_lot::MutexGuard;
 use std::sync::atomic::Ordering;
 
 impl Writer {
+    /// Appends to the pending batch. Without `wait`, or in a log without threads, returns [`AppendError::QueueFull`] instead of
+    /// waiting.
     pub(crate) fn append(
         &self,
         append: &Append<'_>,
@@ -63,7 +65,7 @@ impl Writer {
         let has_work = !state.pending.is_empty();
         drop(state);
         if has_work {
-            self.queue.commit_due.ring();
+            self.queue.commit_due.notify();
         }
         Ok(ticket)
     }
@@ -162,7 +164,7 @@ impl Writer {
     fn wait_for_server_id(&self, id: EventId, wait: bool) -> Result<(), AppendError> {
         let state = self.queue.state.lock();
         if id > state.ids.newest() {
-            // It only looks like a server id: the log has not generated ids this high.
+            // The id only looks like a server id: the log has not generated ids this high.
             return Ok(());
         }
         let ticket = state.newest_ticket();

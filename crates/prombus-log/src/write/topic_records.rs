@@ -42,7 +42,7 @@ impl Writer {
         let name = self.committed.topic_name(id.0).ok_or(AppendError::UnknownTopic(id.0))?;
         let state_bytes: usize = states.iter().map(|record| HEADER_BYTES + record.body.len()).sum();
         let state_bytes = if states.is_empty() { 0 } else { state_bytes + RUN_BYTES };
-        // May use the reserve: on a full disk, cleaning can then free the space of the topic.
+        // A deletion may use the reserve, so that cleaning can free the space of the topic on a full disk.
         let mut state = self.room_for_topic_record(name.len() + state_bytes, true, wait)?;
         if !is_alive(&state.topics, id) {
             return Err(AppendError::UnknownTopic(id.0));
@@ -86,7 +86,7 @@ impl Writer {
         state.pending.add_topic(id.0, name, flags, now_ms, salt);
         let ticket = state.newest_ticket();
         drop(state);
-        self.queue.commit_due.ring();
+        self.queue.commit_due.notify();
         ticket
     }
 }
