@@ -22,16 +22,18 @@ pub(crate) struct Entry {
     pub(crate) max_ts: i64,
     /// The first server id in the entry; zero if there is none.
     pub(crate) first_server_id: EventId,
-    /// Where the first record starts. `end` is where the last one ends.
+    /// Where the first record starts in the segment.
     pub(crate) position: u32,
+    /// Where the last record ends in the segment.
     pub(crate) end: u32,
+    /// The number of records.
     pub(crate) count: u32,
-    /// Size of the records, without the records of other topics between them; zero if unknown.
+    /// The size of the records, without the records of other topics between them; zero if unknown.
     pub(crate) bytes: u32,
 }
 
 impl Entry {
-    /// Size of the records, or an upper bound of it.
+    /// The size of the records, or an upper bound of it.
     pub(crate) fn frame_bytes(&self) -> u64 {
         match self.bytes {
             0 => u64::from(self.end.saturating_sub(self.position)),
@@ -47,7 +49,7 @@ pub(crate) struct TopicSpan {
     pub(crate) first_seq: u64,
     pub(crate) last_seq: u64,
     pub(crate) events: u64,
-    /// Size of the records; zero if unknown.
+    /// The size of the records; zero if unknown.
     pub(crate) bytes: u32,
 }
 
@@ -66,20 +68,23 @@ impl TopicSpan {
     }
 }
 
-/// An id that a publisher chose.
+/// An id that a publisher chose, and its event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IdEntry {
     pub(crate) id: EventId,
     pub(crate) seq: u64,
     pub(crate) topic: u32,
+    /// Where the record starts in the segment.
     pub(crate) position: u32,
 }
 
 /// The newest record of a key in this segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyEntry {
+    /// The hash of topic and key.
     pub(crate) hash: u64,
     pub(crate) topic: u32,
+    /// Where the record starts in the segment.
     pub(crate) position: u32,
 }
 
@@ -89,13 +94,15 @@ pub(crate) struct Summary {
     pub(crate) events: u64,
     pub(crate) first_commit_ms: i64,
     pub(crate) last_commit_ms: i64,
-    /// Range of the server ids; empty if first > last.
+    /// The lowest server id; higher than `last_server_id` if there is none.
     pub(crate) first_server_id: EventId,
+    /// The highest server id.
     pub(crate) last_server_id: EventId,
-    /// Range of the time-ordered ids that publishers chose; empty if first > last.
+    /// The lowest time-ordered id that a publisher chose; higher than `last_client_id` if there is none.
     pub(crate) first_client_id: EventId,
+    /// The highest time-ordered id that a publisher chose.
     pub(crate) last_client_id: EventId,
-    /// Number of publishers' ids that are not time-ordered.
+    /// The number of publishers' ids that are not time-ordered.
     pub(crate) unordered_ids: u64,
 }
 
@@ -242,15 +249,19 @@ pub(crate) struct CoveredRun {
     pub(crate) topic: u32,
     pub(crate) first_seq: u64,
     pub(crate) last_seq: u64,
+    /// Where the run starts in the segment.
     pub(crate) start: u64,
+    /// Where the run ends in the segment.
     pub(crate) end: u64,
 }
 
 /// The index of a segment that can still be extended.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
+    /// The entries of each topic, in seq order.
     pub(crate) topics: NumberMap<u32, Vec<Entry>>,
     pub(crate) ids: Vec<IdEntry>,
+    /// The keys, by hash.
     pub(crate) keys: NumberMap<u64, KeyEntry>,
     pub(crate) summary: Summary,
     /// Damaged parts of the segment, found while the index was rebuilt from it. Not stored in the index file.

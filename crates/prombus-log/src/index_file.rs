@@ -25,7 +25,7 @@ pub(crate) enum IndexError {
     Damaged {
         position: u64,
     },
-    /// Intact, but written for another life or length of the segment: rebuild the index.
+    /// Intact, but written for an earlier use of the segment's file or for another length: rebuild the index.
     Stale,
     Io(io::Error),
 }
@@ -41,7 +41,9 @@ impl From<io::Error> for IndexError {
 pub(crate) struct IndexFile {
     /// The file is opened for each use: uses are rare, and a log may have more index files than a process may have open.
     storage: Arc<dyn Storage>,
+    /// The number of the segment.
     segment: u64,
+    /// The indexed length of the segment.
     covered: u64,
     summary: Summary,
     id_filter: Filter,
@@ -82,8 +84,8 @@ impl Directory {
 }
 
 impl IndexFile {
-    /// Opens the index file of a segment. Fails if its head or filters are damaged, or if it was written for another life
-    /// of the segment.
+    /// Opens the index file of a segment. Fails if its head or filters are damaged, or if it was written for an earlier use
+    /// of the segment's file.
     pub(crate) fn open(
         storage: &Arc<dyn Storage>,
         segment: u64,
@@ -147,7 +149,7 @@ impl IndexFile {
         size_of::<Self>() + filters + self.directory_bytes()
     }
 
-    /// The part of that memory that can be freed, because it can be read from the file again.
+    /// The part of [`memory_bytes`](Self::memory_bytes) that can be freed, because it can be read from the file again.
     pub(crate) fn directory_bytes(&self) -> usize {
         self.directory.lock().as_ref().map_or(0, |directory| directory.memory_bytes())
     }

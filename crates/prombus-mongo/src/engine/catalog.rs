@@ -15,12 +15,15 @@ const TOPIC_MADE: u32 = 0x8000_0001;
 /// The version of the snapshot format.
 const SNAPSHOT_VERSION: u8 = 1;
 
-/// A topic: its newest seq, its highest `ts`, and the total bytes of all events that it ever got.
+/// A topic, and totals of its events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CatalogTopic {
     pub(crate) name: Topic,
+    /// The newest seq.
     pub(crate) last_seq: u64,
+    /// The highest `ts`.
     pub(crate) max_ts: i64,
+    /// The size of all events that the topic ever got.
     pub(crate) topic_bytes: u64,
 }
 
@@ -36,7 +39,9 @@ pub(crate) struct Catalog {
     /// The highest topic number that was ever used.
     topic_number: u32,
     pub(crate) fold: StateFold,
+    /// The newest id that an engine of this store generated.
     newest_id: EventId,
+    /// The newest commit time.
     newest_ms: i64,
     /// Deleted topics some of whose events may still be stored.
     pub(crate) deleted: BTreeSet<TopicId>,
@@ -72,7 +77,7 @@ impl Catalog {
             touched.topics.insert(self.add_topic(&record.body)?);
         }
         for it in &fence.topics {
-            self.raise_tail(it);
+            self.advance_topic(it);
         }
         self.newest_id = self.newest_id.max(fence.newest_id);
         self.newest_ms = self.newest_ms.max(fence.newest_ms);
@@ -96,7 +101,8 @@ impl Catalog {
         Ok(topic)
     }
 
-    fn raise_tail(&mut self, fenced: &FencedTopic) {
+    /// Sets the newest seq and the totals of a topic to those of a commit.
+    fn advance_topic(&mut self, fenced: &FencedTopic) {
         if let Some(topic) = self.topics.get_mut(&fenced.topic) {
             topic.last_seq = fenced.to;
             topic.max_ts = fenced.max_ts;
