@@ -22,8 +22,9 @@ const HEAD_BYTES: usize = 24;
 pub(crate) struct Mark {
     /// The segment that contains the batch; zero before the first batch.
     pub(crate) segment: u64,
+    /// Where the batch ends in the segment.
     pub(crate) position: u64,
-    /// Number of the batch.
+    /// The number of the batch.
     pub(crate) batch: u64,
     /// The chain value of its COMMIT.
     pub(crate) chain: u32,
@@ -32,6 +33,7 @@ pub(crate) struct Mark {
 /// A topic in a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TopicRow {
+    /// The internal id.
     pub(crate) id: u32,
     pub(crate) name: String,
     /// The newest seq. New seqs follow it even if its event was cleaned away.
@@ -41,10 +43,13 @@ pub(crate) struct TopicRow {
 /// The content of a checkpoint file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Checkpoint {
+    /// The end of the last batch that the checkpoint covers.
     pub(crate) mark: Mark,
+    /// The newest server id.
     pub(crate) last_server_id: EventId,
+    /// The newest commit time.
     pub(crate) last_commit_ms: i64,
-    /// Internal ids of topics are never reused, so this only increases.
+    /// The internal id of the next topic. Internal ids are never reused, so this only increases.
     pub(crate) next_topic: u32,
     pub(crate) topics: Vec<TopicRow>,
     /// The caller's snapshot.

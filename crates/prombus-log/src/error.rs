@@ -197,7 +197,7 @@ pub enum ReadError {
     Unreadable {
         /// The seq of the first event: where the read began.
         first_seq: u64,
-        /// The seq of the last one, as far as it is known.
+        /// The seq of the last event, as far as it is known.
         last_seq: u64,
         /// The file.
         file: String,
@@ -285,7 +285,7 @@ pub enum VerifyError {
 pub struct Fault {
     /// The file's name inside the folder.
     pub file: String,
-    /// Position of the first byte whose checksum does not match.
+    /// The position of the first byte of the damaged part.
     pub position: u64,
     /// The topic of a damaged event.
     pub topic: Option<String>,
@@ -297,7 +297,7 @@ pub struct Fault {
     pub what: FaultKind,
 }
 
-/// What a [`Fault`] is about.
+/// The kind of the damaged part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultKind {

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The longest time between two maintenance runs, so that failed work is retried.
+/// The longest time between two rounds of maintenance, so that failed work is retried.
 const MAINTENANCE_RETRY: Duration = Duration::from_secs(1);
 
 /// The parts of an open log. Maintenance and the writer call the queue and the committed log, which never call back.

@@ -188,7 +188,7 @@ impl Manifest {
     }
 
     /// Whether the manifest still lists the file that contains a loss.
-    pub(crate) fn names_file_of(&self, loss: &Loss) -> bool {
+    pub(crate) fn lists_file_of(&self, loss: &Loss) -> bool {
         match loss.kind {
             LossKind::Segment => self.segments.iter().any(|row| row.id.number == loss.number),
             LossKind::KeptIndex => self.kept_indexes.iter().any(|row| row.number == loss.number),

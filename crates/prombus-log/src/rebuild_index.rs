@@ -14,7 +14,9 @@ use std::collections::HashSet;
 
 /// A damaged range inside a batch.
 pub(crate) struct DamagedRange {
+    /// Where the range starts in the segment.
     pub(crate) position: u64,
+    /// Where the range ends in the segment.
     pub(crate) end: u64,
     /// Whether some of its bytes cannot be read.
     pub(crate) is_unreadable: bool,
@@ -28,10 +30,12 @@ impl DamagedRange {
 
 /// The records that were lost in a damaged range.
 pub(crate) struct LostRecords {
+    /// Where the damaged range starts in the segment.
     pub(crate) position: u64,
     pub(crate) kind: FaultKind,
-    /// First and last lost seq, for events.
+    /// The first and the last lost seq; `None` for records other than events.
     pub(crate) seqs: Option<(u64, u64)>,
+    /// The run of the lost records.
     pub(crate) run: CoveredRun,
     pub(crate) is_unreadable: bool,
 }
