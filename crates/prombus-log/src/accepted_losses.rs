@@ -2,8 +2,8 @@
 //! damaged while they cannot be read.
 //!
 //! The bytes are not overwritten. So a loss can also be accepted on a disk that refuses to write there, and a copy of the
-//! disk can still be searched for the bytes. A loss applies to one use of a segment's file (number and salt) and ends with
-//! that use. It applies only where a read fails: bytes that become readable are served again.
+//! disk can still be searched for the bytes. A loss applies to one use of a segment's file (number and salt) and ends
+//! with that use. It applies only where a read fails: bytes that become readable are served again.
 
 use crate::error::{Fault, FaultKind};
 use crate::fields::Fields;
@@ -64,8 +64,8 @@ impl Losses {
         }
     }
 
-    /// Like [`read`](Self::read), but an unreadable list counts as empty. This is safe: without the list, readers wait until the
-    /// bytes are readable.
+    /// Like [`read`](Self::read), but an unreadable list counts as empty. This is safe: without the list, readers wait
+    /// until the bytes are readable.
     pub(crate) fn read_if_readable(storage: &dyn Storage, faults: &mut Vec<Fault>) -> io::Result<Self> {
         match Self::read(storage) {
             Ok((losses, fault)) => {
@@ -121,7 +121,8 @@ impl Losses {
     /// Replaces the list on disk.
     pub(crate) fn write(&self, storage: &dyn Storage) -> io::Result<()> {
         let file = write_new(storage, LOSSES_NEW, &self.encode())?;
-        // Synced before the rename. Otherwise a power cut can leave an empty list, and the given-up bytes block readers again.
+        // Synced before the rename. Otherwise a power cut can leave an empty list, and the given-up bytes block readers
+        // again.
         file.sync(SyncPoint::AcceptedLosses)?;
         storage.rename(LOSSES_NEW, LOSSES)?;
         storage.sync_folder(SyncPoint::AcceptedLosses)

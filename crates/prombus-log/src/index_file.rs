@@ -84,8 +84,8 @@ impl Directory {
 }
 
 impl IndexFile {
-    /// Opens the index file of a segment. Fails if its head or filters are damaged, or if it was written for an earlier use
-    /// of the segment's file.
+    /// Opens the index file of a segment. Fails if its head or filters are damaged, or if it was written for an earlier
+    /// use of the segment's file.
     pub(crate) fn open(
         storage: &Arc<dyn Storage>,
         segment: u64,

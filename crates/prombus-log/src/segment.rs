@@ -67,8 +67,8 @@ pub(crate) struct Segment {
     index: RwLock<SegmentIndex>,
     storage: Arc<dyn Storage>,
     mode: OpenMode,
-    /// The file, if it is open. It is closed when it is not used, because a log may have more segments than a process may have
-    /// open files.
+    /// The file, if it is open. It is closed when it is not used, because a log may have more segments than a process
+    /// may have open files.
     file: Mutex<Option<Arc<dyn StorageFile>>>,
     /// Ranges that count as damaged while they cannot be read; see `accepted_losses.rs`.
     accepted_losses: Mutex<Arc<[Range<u64>]>>,

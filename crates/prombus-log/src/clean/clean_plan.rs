@@ -47,9 +47,9 @@ impl CleanPlan {
 }
 
 impl SegmentLiveness<'_> {
-    /// Plans the cleaning of these segments, oldest first. `room` is the maximum size of the live events in a group. Segments in
-    /// `left_alone` and segments with unreadable events are not rewritten, but are removed when no event in them lives. A
-    /// segment whose index cannot be read at present stays as it is.
+    /// Plans the cleaning of these segments, oldest first. `room` is the maximum size of the live events in a group.
+    /// Segments in `left_alone` and segments with unreadable events are not rewritten, but are removed when no event in
+    /// them lives. A segment whose index cannot be read at present stays as it is.
     pub(crate) fn plan(
         &self,
         segments: &[Arc<Segment>],

@@ -1,9 +1,9 @@
-//! Keeps the publishers' ids of events that cleaning removes. For `dedupe_ms` after the cleaning, a publish with such an id is a
-//! duplicate.
+//! Keeps the publishers' ids of events that cleaning removes. For `dedupe_ms` after the cleaning, a publish with such
+//! an id is a duplicate.
 //!
 //! If a segment has no live event, its index file stays. If segments are rewritten, the removed ids go into one new file: an
-//! index that contains only ids. The manifest lists both kinds, and an open reads their filters. Small files are merged,
-//! but only those that expire at about the same time, so that no id is kept much longer than `dedupe_ms`.
+//! index that contains only ids. The manifest lists both kinds, and an open reads their filters. Small files are
+//! merged, but only those that expire at about the same time, so that no id is kept much longer than `dedupe_ms`.
 
 use crate::clean::clean_stop::CleanStop;
 use crate::clean::segment_liveness::SegmentLiveness;
@@ -52,7 +52,8 @@ impl SegmentLiveness<'_> {
     /// Keeps the index file of a segment without a live event, if it contains a publisher's id of a topic that still exists.
     pub(crate) fn keep_of_dead(&self, segment: &Segment) -> Result<Keep, CleanStop> {
         let maintenance = self.maintenance;
-        // A damaged index is rebuilt in memory first, then written as a file. Each of the two takes one pass of this loop.
+        // A damaged index is rebuilt in memory first, then written as a file. Each of the two takes one pass of this
+        // loop.
         for _ in 0..4 {
             let (summary, file) = match &*segment.index() {
                 SegmentIndex::File(file) => (*file.summary(), Some(Arc::clone(file))),

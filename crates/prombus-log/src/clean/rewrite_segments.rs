@@ -304,8 +304,8 @@ impl SegmentWriter<'_> {
         let id = SegmentId { number, salt: self.salt, kind: SegmentKind::Rewritten, capacity, life: 0 };
         self.file.write_at(&vec![0; (capacity - sealed) as usize], sealed)?;
         segment::write_header(self.file, &id, self.maintenance.context.log_id)?;
-        // The file is synced before the manifest lists it instead of the original segments, because those are recycled right
-        // after that.
+        // The file is synced before the manifest lists it instead of the original segments, because those are recycled
+        // right after that.
         self.file.sync(SyncPoint::Rewritten)?;
         self.maintenance.context.storage.sync_folder(SyncPoint::RewrittenFolder)?;
         let storage = &self.maintenance.context.storage;

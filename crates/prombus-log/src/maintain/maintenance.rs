@@ -1,5 +1,5 @@
-//! The part of a log that maintains its files. It owns the maintenance lock, which guards the manifest, retired segments and
-//! checkpoints; the long jobs; and the accepted losses.
+//! The part of a log that maintains its files. It owns the maintenance lock, which guards the manifest, retired
+//! segments and checkpoints; the long jobs; and the accepted losses.
 //!
 //! **Lock order:** the maintenance lock first, then the locks of the append queue and the committed log. Neither of those
 //! parts calls this one.

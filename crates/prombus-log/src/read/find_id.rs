@@ -28,8 +28,8 @@ pub(crate) struct ServerIdCache {
 }
 
 impl ServerIdCache {
-    /// Looks an id up in the cached events. `None` if the id is outside the range of their ids, `Some(None)` if it is inside and
-    /// no event has it.
+    /// Looks an id up in the cached events. `None` if the id is outside the range of their ids, `Some(None)` if it is
+    /// inside and no event has it.
     fn find(&mut self, topic: u32, id: EventId) -> Option<Option<u64>> {
         let (first, last) = self.range.filter(|_| self.topic == topic)?;
         if id < first || last < id {

@@ -1,5 +1,5 @@
-//! The tail cache: the newest committed batches in memory, shared by all readers. A batch is added after its fdatasync and
-//! removed when the size limit is exceeded. Readers that still use a removed batch keep its bytes alive.
+//! The tail cache: the newest committed batches in memory, shared by all readers. A batch is added after its fdatasync
+//! and removed when the size limit is exceeded. Readers that still use a removed batch keep its bytes alive.
 
 use crate::number_map::NumberMap;
 use crate::read::chunk::ReadLimit;
@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 struct TailRun {
     first_seq: u64,
     last_seq: u64,
-    /// The batch, numbered from 0 in the order of [`Tail::push`]. Not a clone of its `Bytes`: a batch may have a thousand
-    /// runs, and each clone would change the reference count.
+    /// The batch, numbered from 0 in the order of [`Tail::push`]. Not a clone of its `Bytes`: a batch may have a
+    /// thousand runs, and each clone would change the reference count.
     batch: u64,
     /// Where the run starts and ends in the batch.
     start: u32,
@@ -87,8 +87,8 @@ impl Tail {
             self.removed_batches += 1;
             self.bytes -= oldest.bytes.len();
             for topic in oldest.topics.drain(..) {
-                // If the topic was deleted, `remove_topic` has removed the run of this batch. A run that is at the front belongs
-                // to a later batch.
+                // If the topic was deleted, `remove_topic` has removed the run of this batch. A run that is at the
+                // front belongs to a later batch.
                 let Some(runs) = self.topics.get_mut(&topic) else { continue };
                 if runs.front().is_some_and(|run| run.batch == number) {
                     runs.pop_front();
@@ -136,8 +136,8 @@ impl Tail {
             let batch = &self.batches[(run.batch - self.removed_batches) as usize].bytes;
             into.push(batch.slice(run.start as usize..run.end as usize));
             events += (run.last_seq - run.first_seq.max(from) + 1) as usize;
-            // `bytes` is the size of the runs before this one. Of the first run only a part may be needed, so it alone never
-            // reaches the byte limit.
+            // `bytes` is the size of the runs before this one. Of the first run only a part may be needed, so it alone
+            // never reaches the byte limit.
             if events >= limit.events || bytes >= limit.bytes {
                 break;
             }

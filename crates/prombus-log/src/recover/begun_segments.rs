@@ -30,8 +30,8 @@ pub(crate) enum Begun {
     No,
     /// No frame, but some bytes cannot be read. Data written there might be lost.
     Unusable,
-    /// Bytes that may contain the first batch cannot be read. So it is unknown whether there is a batch, and which number the
-    /// first one has.
+    /// Bytes that may contain the first batch cannot be read. So it is unknown whether there is a batch, and which
+    /// number the first one has.
     Unknown {
         at: UnreadableAt,
         /// Whether later frames show that the segment was begun.
@@ -94,9 +94,9 @@ pub(crate) struct BegunSegment<T> {
     pub(crate) segment: T,
 }
 
-/// Sorts segments by the order in which they were begun, that is, by batch number. Segments other than the reserve are begun
-/// in the order of the manifest. So a segment without a COMMIT is placed before the first one that follows it in the
-/// manifest; if there is none, or if it is the reserve, it is placed last.
+/// Sorts segments by the order in which they were begun, that is, by batch number. Segments other than the reserve are
+/// begun in the order of the manifest. So a segment without a COMMIT is placed before the first one that follows it in
+/// the manifest; if there is none, or if it is the reserve, it is placed last.
 pub(crate) fn in_log_order<T>(segments: Vec<BegunSegment<T>>) -> Vec<T> {
     let (mut ordered, unknown): (Vec<_>, Vec<_>) =
         segments.into_iter().partition(|begun| begun.first_batch.is_some());

@@ -109,8 +109,8 @@ impl Recovered {
         };
         let mut rows: Vec<SegmentRow> = self.used.iter().map(row_of).collect();
         rows.extend(self.prepared.iter().map(|prepared| prepared.row));
-        // An unusable segment is sealed as empty. Otherwise a later open that can read all of it might take the leftovers of a
-        // torn batch for a durable one.
+        // An unusable segment is sealed as empty. Otherwise a later open that can read all of it might take the
+        // leftovers of a torn batch for a durable one.
         rows.extend(self.unusable.iter().map(|row| SegmentRow { sealed: Some(SEGMENT_DATA_START), ..*row }));
         rows
     }

@@ -107,8 +107,8 @@ impl Recovery {
         self.context.options.observer.notice(notice);
     }
 
-    /// Checks that every segment in the manifest exists. An invalid header is reported, and the open continues, because the
-    /// manifest repeats the header.
+    /// Checks that every segment in the manifest exists. An invalid header is reported, and the open continues, because
+    /// the manifest repeats the header.
     pub(super) fn check_segments(&mut self) -> Result<(), OpenError> {
         for row in &self.manifest.segments {
             let name = segment_name(row.id.number);

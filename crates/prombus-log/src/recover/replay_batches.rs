@@ -35,8 +35,8 @@ pub(crate) struct SegmentEnd {
     pub(crate) end: u64,
     /// Where the bytes of an unfinished batch end, if there are any.
     pub(crate) torn_to: Option<u64>,
-    /// The last batch is damaged. The proof that it was durable may be gone at the next open, so the segment must be sealed
-    /// after this batch.
+    /// The last batch is damaged. The proof that it was durable may be gone at the next open, so the segment must be
+    /// sealed after this batch.
     pub(crate) is_damaged: bool,
     /// Ranges that could not be read.
     pub(crate) holes: UnreadableRanges,
@@ -127,7 +127,8 @@ impl Replay {
         Ok(SegmentEnd { end, torn_to: None, is_damaged: is_damaged || is_given_up, holes, needed_hole })
     }
 
-    /// Handles an intact COMMIT at `position`: replays its batch if the batch is valid, or else keeps the batch as a suspect.
+    /// Handles an intact COMMIT at `position`: replays its batch if the batch is valid, or else keeps the batch as a
+    /// suspect.
     fn replay_commit(
         &mut self,
         segment: &Segment,

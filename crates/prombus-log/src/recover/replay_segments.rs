@@ -127,7 +127,8 @@ impl Recovery {
             return Err(self.unreadable(one.segment.name(), UnreadableAt { position, source }));
         }
         if proof == Proof::None && found.torn_to.is_none() && one.segment.id.life == 0 {
-            // Bytes other than zero are an unfinished batch without one whole header. In a recycled file they prove nothing.
+            // Bytes other than zero are an unfinished batch without one whole header. In a recycled file they prove
+            // nothing.
             let file = one.segment.file().map_err(error)?;
             let capacity = one.segment.id.capacity;
             found.torn_to = end_of_nonzero(&*file, found.end, capacity, &mut found.holes).map_err(error)?;

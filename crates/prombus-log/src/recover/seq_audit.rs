@@ -47,8 +47,8 @@ impl SeqAudit {
         let since = &self.places[places_then..];
         let first = since.first().filter(|_| known + 1 < seq)?;
         let bytes: u64 = since.iter().map(|place| place.bytes).sum();
-        // An event takes at least the size of a header. If more seqs are missing than fit into the damage, the oldest of them
-        // were cleaned earlier.
+        // An event takes at least the size of a header. If more seqs are missing than fit into the damage, the oldest
+        // of them were cleaned earlier.
         let most = bytes.div_ceil(HEADER_BYTES as u64);
         let first_seq = (known + 1).max(seq.saturating_sub(most));
         Some(LostSeqs { first_seq, last_seq: seq - 1, segment: first.segment, position: first.position })

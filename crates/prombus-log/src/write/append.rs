@@ -14,8 +14,8 @@ use parking_lot::MutexGuard;
 use std::sync::atomic::Ordering;
 
 impl Writer {
-    /// Appends to the pending batch. Without `wait`, or in a log without threads, returns [`AppendError::QueueFull`] instead of
-    /// waiting.
+    /// Appends to the pending batch. Without `wait`, or in a log without threads, returns [`AppendError::QueueFull`]
+    /// instead of waiting.
     pub(crate) fn append(
         &self,
         append: &Append<'_>,

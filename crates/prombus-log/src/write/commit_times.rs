@@ -2,8 +2,8 @@
 //! added.
 //!
 //! Commit times never decrease, and batches become durable in the order of their times. So a reader of several topics can
-//! deliver their events in the order of commit time, topic and seq, and describe its position with these three numbers, if
-//! it only reads events up to the time for which the log is complete.
+//! deliver their events in the order of commit time, topic and seq, and describe its position with these three numbers,
+//! if it only reads events up to the time for which the log is complete.
 
 use crate::write::writer::Writer;
 

@@ -136,8 +136,8 @@ impl RecentIds {
         self.previous.push_back((segment, done));
     }
 
-    /// Removes the table of a segment, whose ids are in its index file or not needed any more. The caller empties the table
-    /// outside the lock.
+    /// Removes the table of a segment, whose ids are in its index file or not needed any more. The caller empties the
+    /// table outside the lock.
     pub(crate) fn forget(&mut self, segment: u64) -> Option<IdTable> {
         self.forgotten += 1;
         let at = self.previous.iter().position(|(number, _)| *number == segment)?;

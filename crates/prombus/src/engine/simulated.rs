@@ -4,7 +4,8 @@
 //! It is the same [`NetworkEngine`] that real databases use, over a [`Database`] in memory.
 //!
 //! **Invariants:** a commit that an engine reported as durable is in the database exactly once, whatever the network lost. A
-//! deposed engine writes nothing. Every random choice follows from the seed in [`NetworkOptions`], but the order in which threads run does not.
+//! deposed engine writes nothing. Every random choice follows from the seed in [`NetworkOptions`], but the order in which threads
+//! run does not.
 
 mod database;
 mod faults;

@@ -13,8 +13,8 @@ use tokio::task::JoinHandle;
 /// A process's participation in leading a shared store: the process leads while it holds the leader lease, and follows
 /// otherwise.
 ///
-/// If the handle is dropped without [`stop`](Self::stop), the task still closes the bus and releases the lease, but errors are not
-/// reported.
+/// If the handle is dropped without [`stop`](Self::stop), the task still closes the bus and releases the lease, but
+/// errors are not reported.
 pub struct Leadership {
     roles: watch::Receiver<Role>,
     figures: LeadershipFigures,
@@ -23,7 +23,8 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// Starts as a follower, and leads when the lease is free. `builder` builds the bus of each term that this process leads.
+    /// Starts as a follower, and leads when the lease is free. `builder` builds the bus of each term that this process
+    /// leads.
     ///
     /// # Panics
     /// If called outside a tokio runtime.
@@ -62,8 +63,8 @@ impl Leadership {
         self.figures.clone()
     }
 
-    /// Stops. If this process leads, closes the bus, which makes everything durable that it confirmed, then releases the
-    /// lease.
+    /// Stops. If this process leads, closes the bus, which makes everything durable that it confirmed, then releases
+    /// the lease.
     ///
     /// # Errors
     /// See [`StopError`].

@@ -1,15 +1,15 @@
-//! The leader lease of a store as a pure value: no clock, no I/O. The caller executes the step that [`LeaseMachine::next`] returns,
-//! one at a time, and reports its result. All times are milliseconds of the caller's monotonic clock; wall clocks and the
-//! clocks of other machines are not used.
+//! The leader lease of a store as a pure value: no clock, no I/O. The caller executes the step that
+//! [`LeaseMachine::next`] returns, one at a time, and reports its result. All times are milliseconds of the caller's
+//! monotonic clock; wall clocks and the clocks of other machines are not used.
 //!
 //! **Invariants:**
-//! - A leader measures the age of a renewal from the moment before it sends the renewal. A challenger measures the age of a
-//!   revision from the moment after the response to its read arrived. So a leader that stops leasing events after `gate_ms`
-//!   has stopped before a challenger has seen `take_after_ms` pass.
+//! - A leader measures the age of a renewal from the moment before it sends the renewal. A challenger measures the age
+//!   of a revision from the moment after the response to its read arrived. So a leader that stops leasing events after
+//!   `gate_ms` has stopped before a challenger has seen `take_after_ms` pass.
 //! - The lease is taken only right after a successful read, with a compare-and-set on the revision that was read. Failed reads
 //!   prove nothing: the first and the last read of the same revision must be `take_after_ms` apart.
-//! - A write whose response was lost may still be applied. A read of the record tells: revisions never repeat, so the write
-//!   was applied if the record has this process's id and the written revision.
+//! - A write whose response was lost may still be applied. A read of the record tells: revisions never repeat, so the
+//!   write was applied if the record has this process's id and the written revision.
 //! - A process never leads again in a term that it gave up.
 
 use super::held_lease::{HeldLease, HeldStep, Holding};
@@ -223,7 +223,8 @@ impl LeaseMachine {
         self.release(now);
     }
 
-    /// Stops leading as [`let_expire`](Self::let_expire) does. This process also does not take the lease again for `rest_ms`.
+    /// Stops leading as [`let_expire`](Self::let_expire) does. This process also does not take the lease again for
+    /// `rest_ms`.
     pub fn resign(&mut self, rest_ms: u64, now: u64) {
         self.take_from = now + rest_ms;
         self.let_expire(now);
@@ -261,8 +262,8 @@ impl LeaseMachine {
         }
     }
 
-    /// The time until which this process may lease events to members; `None` if it holds no lease or is releasing it. A renewal
-    /// moves the deadline.
+    /// The time until which this process may lease events to members; `None` if it holds no lease or is releasing it. A
+    /// renewal moves the deadline.
     pub fn gate_deadline(&self) -> Option<u64> {
         self.held.as_ref()?.gate_deadline(&self.timing)
     }

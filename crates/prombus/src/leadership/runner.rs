@@ -1,6 +1,6 @@
-//! Drives the machine of the leader lease over a shared store: one task that reads and writes the lease record, opens and
-//! closes the bus, opens and closes the leasing gate (whether this process may lease events to members), and publishes the
-//! role.
+//! Drives the machine of the leader lease over a shared store: one task that reads and writes the lease record, opens
+//! and closes the bus, opens and closes the leasing gate (whether this process may lease events to members), and
+//! publishes the role.
 //!
 //! **Order:** the new role is published before the bus of the old role is closed, so that the server drops its connections
 //! first. The lease is released only after the bus was closed without an error: a released lease promises that no write is
@@ -50,8 +50,8 @@ pub(super) struct Runner {
     work: TermWork,
     roles: watch::Sender<Role>,
     figures: LeadershipFigures,
-    /// The number of failures since an engine last worked for [`STABLE_AFTER_MS`]: it could not be opened, or it stopped
-    /// early.
+    /// The number of failures since an engine last worked for [`STABLE_AFTER_MS`]: it could not be opened, or it
+    /// stopped early.
     failures: u32,
     /// When the bus of the current term was opened.
     led_from_ms: u64,
@@ -117,8 +117,9 @@ impl Runner {
         self.figures.clone()
     }
 
-    /// Runs until it is told to stop (or, if `is_single`, until its first failure or the end of its first term). Returns when
-    /// the lease is released or given up, or after `release_timeout_ms`. Dropping the sender of `stop` also stops it.
+    /// Runs until it is told to stop (or, if `is_single`, until its first failure or the end of its first term).
+    /// Returns when the lease is released or given up, or after `release_timeout_ms`. Dropping the sender of `stop`
+    /// also stops it.
     pub(super) async fn run(mut self, mut stop: oneshot::Receiver<()>) -> Ended {
         let mut call = LeaseCall::default();
         let limit = Duration::from_millis(self.options.call_timeout_ms);
@@ -155,8 +156,8 @@ impl Runner {
         self.clock.steady_ms()
     }
 
-    /// When a leader whose lease is not renewed closes its client connections, because another process may lead by then;
-    /// `None` without a lease.
+    /// When a leader whose lease is not renewed closes its client connections, because another process may lead by
+    /// then; `None` without a lease.
     fn step_aside_at(&self) -> Option<u64> {
         let confirmed_ms = self.machine.confirmed_ms()?;
         Some(confirmed_ms + self.options.timing.take_after_ms + self.options.step_aside_ms)
@@ -328,8 +329,8 @@ impl Runner {
         if let OpenError::Led { term, .. } = &error {
             self.machine.saw_term(*term);
         }
-        // The previous leader's last write may still be in progress: only a successful open has waited for its end. So the
-        // lease must not be released.
+        // The previous leader's last write may still be in progress: only a successful open has waited for its end. So
+        // the lease must not be released.
         self.machine.resign(retry_pause_ms, self.now());
         if self.is_single {
             self.ended.open_error = Some(error);
@@ -404,8 +405,8 @@ impl Runner {
         match std::mem::replace(&mut self.work, TermWork::Idle) {
             TermWork::Idle => self.release(),
             TermWork::Opening { task, .. } => {
-                // This stop does not wait until the engine is open, so writes of the engine may be in progress: let the lease
-                // expire.
+                // This stop does not wait until the engine is open, so writes of the engine may be in progress: let the
+                // lease expire.
                 tokio::spawn(async move {
                     if let Ok(Ok(bus)) = task.await {
                         let _ = bus.close().await;

@@ -1,5 +1,5 @@
-//! The work of a process for a term that it leads: opens the engine, leads, closes the bus. It does one of these at a time, so
-//! a process never has two buses open on a store.
+//! The work of a process for a term that it leads: opens the engine, leads, closes the bus. It does one of these at a
+//! time, so a process never has two buses open on a store.
 
 use crate::box_future::BoxFuture;
 use crate::bus::{Bus, BusBuilder};

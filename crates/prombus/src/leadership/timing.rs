@@ -1,9 +1,10 @@
 //! The intervals of the leader lease.
 
-/// How often the leader lease is renewed and read, and after which time without a renewal the leader and challengers act.
+/// How often the leader lease is renewed and read, and after which time without a renewal the leader and challengers
+/// act.
 ///
-/// `gate_ms` must be well below `take_after_ms`: the leader stops leasing events before a challenger takes the lease, even if
-/// the clocks of the two run at slightly different speeds.
+/// `gate_ms` must be well below `take_after_ms`: the leader stops leasing events before a challenger takes the lease,
+/// even if the clocks of the two run at slightly different speeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseTiming {
     /// The leader renews the lease this often. Default: 2 s.

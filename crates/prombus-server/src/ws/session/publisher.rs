@@ -62,8 +62,8 @@ impl Publisher {
         self.in_flight_bytes
     }
 
-    /// Adds an event. The first event of a new topic is submitted in a batch of its own, because a batch with a topic over the limit
-    /// is refused as a whole, and events of other topics must not be refused with it.
+    /// Adds an event. The first event of a new topic is submitted in a batch of its own, because a batch with a topic over the
+    /// limit is refused as a whole, and events of other topics must not be refused with it.
     pub(super) fn push(
         &mut self,
         backend: &dyn Backend,

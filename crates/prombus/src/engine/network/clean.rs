@@ -45,8 +45,8 @@ fn clean_topics<D: RemoteDatabase>(
         let Ok(ReadableSeqs { first_seq, last_seq }) = connection.leader.lock().readable(id) else {
             continue;
         };
-        // This is not `first_seq`: readers respect that seq as soon as retention raises it. Events are removed only when the record
-        // of retention is durable.
+        // This is not `first_seq`: readers respect that seq as soon as retention raises it. Events are removed only when the
+        // record of retention is durable.
         let removable = connection.leader.lock().removable_below(id);
         if removable > 1 {
             remove(connection, DeadEvents::Below(id, removable), cleaned)?;

@@ -401,8 +401,8 @@ impl Leader {
         lookup
     }
 
-    /// Removes the waiters for this commit or an earlier one, and returns them with their seqs. Called after this commit is applied
-    /// and before a later one is. The caller answers the waiters after it has released the lock.
+    /// Removes the waiters for this commit or an earlier one, and returns them with their seqs. Called after this commit is
+    /// applied and before a later one is. The caller answers the waiters after it has released the lock.
     pub(super) fn resolved_seqs(&mut self, commit: u64) -> Vec<(SeqWaiter, u64)> {
         let count = self.seq_waiters.partition_point(|waiter| waiter.commit <= commit);
         let waiters: Vec<SeqWaiter> = self.seq_waiters.drain(..count).collect();
