@@ -62,7 +62,7 @@ pub(crate) enum SegmentIndex {
 /// One segment, shared by the committer and all readers.
 pub(crate) struct Segment {
     pub(crate) id: SegmentId,
-    /// The end of the last batch once the segment is sealed; zero before.
+    /// The end of the last batch if the segment is sealed, otherwise zero.
     sealed: AtomicU64,
     index: RwLock<SegmentIndex>,
     storage: Arc<dyn Storage>,

@@ -12,7 +12,7 @@ const RESERVE_FILE_BYTES: u64 = 256 << 10;
 /// The reserve file.
 #[derive(Default)]
 pub(crate) struct ReserveFile {
-    /// Its length; zero while it does not exist.
+    /// The length of the file; zero if this process has not created it.
     bytes: u64,
 }
 

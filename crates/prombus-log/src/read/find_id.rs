@@ -111,7 +111,7 @@ fn find_kept_id(
     match kept.file.find_id(topic, id, hash, log.context.hash) {
         Ok(found) => Ok(found),
         Err(IndexError::Io(source)) => Err(log.index_error(file(), source)),
-        // Its ids expired, and the file was removed after the list of files was taken.
+        // The ids expired, and the file was removed after the caller got the list of files.
         Err(IndexError::Stale) => Ok(None),
         Err(IndexError::Damaged { position }) => {
             log.damage.report(Fault::new(file(), position, FaultKind::Index));

@@ -39,9 +39,9 @@ pub struct UnreadableEvents {
 /// The failed reads of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadHealth {
-    /// Number of reads that failed since the log was opened.
+    /// The number of reads that failed since the log was opened.
     pub errors: u64,
-    /// Number of events that cannot be read at present.
+    /// The number of events that cannot be read at present.
     pub events_unreadable: u64,
     /// The last error, if it is recent or events are still unreadable.
     pub problem: Option<String>,

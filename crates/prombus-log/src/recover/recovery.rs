@@ -45,9 +45,9 @@ pub(super) struct UsedSegment {
     pub(super) end: u64,
     /// Where the bytes of an unfinished batch end, if there are any.
     pub(super) torn_to: Option<u64>,
-    /// Its last batch is damaged.
+    /// The last batch of the segment is damaged.
     pub(super) is_damaged: bool,
-    /// Some of its unused bytes cannot be read, so nothing is appended to it.
+    /// Some unused bytes of the segment cannot be read, so nothing is appended to it.
     pub(super) has_holes: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Creates and deletes topics. Each is a topic record that is appended like an event.
+//! Creates and deletes topics. Each creation or deletion is a topic record, which is appended like an event.
 
 use crate::error::AppendError;
 use crate::record::{FLAG_DELETED, HEADER_BYTES, RUN_BYTES, TOPIC_MAX};
@@ -31,8 +31,8 @@ impl Writer {
         Ok(id)
     }
 
-    /// Deletes a topic. Once the deletion is durable, readers cannot see its events, and cleaning removes them. The state
-    /// records become durable together with the deletion.
+    /// Deletes a topic. When the deletion is durable, readers cannot see its events, and cleaning removes them. The
+    /// state records become durable together with the deletion.
     pub(crate) fn delete_topic(
         &self,
         id: TopicId,

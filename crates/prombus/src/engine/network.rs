@@ -58,7 +58,8 @@ pub struct NetworkEngine<D: RemoteDatabase> {
     connection: Arc<Connection<D>>,
     clock: Arc<dyn Clock>,
     restored: RestoredState,
-    /// Taken when the engine is dropped, because dropping a runtime blocks, and the thread may not allow that.
+    /// `Some` until the engine is dropped. Dropping a runtime blocks the thread, so the engine shuts the runtime down in the
+    /// background instead.
     runtime: Option<Runtime>,
 }
 

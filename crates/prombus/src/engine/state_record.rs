@@ -98,7 +98,7 @@ pub enum StateRecord {
     TopicDeleted {
         /// The topic.
         topic: TopicId,
-        /// Its name.
+        /// The name of the topic.
         name: String,
     },
     /// A value was stored under a name.

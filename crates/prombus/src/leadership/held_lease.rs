@@ -117,7 +117,7 @@ impl HeldLease {
         let Some(stored) = stored.filter(is_own) else { return Holding::Ended };
         self.must_read = false;
         if stored.revision > self.record.revision {
-            // It is unknown which of the attempts was applied; assuming the first one is safe.
+            // Which of the attempts was applied is unknown. Assuming the first one is safe.
             let sent_ms = self.unresolved_since.unwrap_or(self.confirmed_ms);
             self.renewed(stored, sent_ms, timing);
         }

@@ -49,12 +49,13 @@ pub enum LeaseStep {
 /// Whether this process holds the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeasePosition {
-    /// It does not hold the lease.
+    /// This process does not hold the lease.
     Following {
-        /// The record of the process that holds it, if known.
+        /// The record of the process that holds the lease, if known.
         leader: Option<LeaseRecord>,
     },
-    /// It holds the lease and is not releasing it. Another process may have taken the lease without this one having noticed.
+    /// This process holds the lease and is not releasing it, as far as it knows: another process may have taken the
+    /// lease since the last renewal.
     Holding {
         /// The stored record.
         record: LeaseRecord,

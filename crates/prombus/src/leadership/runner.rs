@@ -349,7 +349,7 @@ impl Runner {
         if let Unavailable::Deposed(leader) = reason {
             tracing::warn!("this process no longer leads {}; new leader: {leader}", self.store.location());
             self.machine.deposed(self.now());
-            // This publishes the new role, then closes the bus.
+            // Publishes the new role, then closes the bus.
             self.follow_machine();
         } else {
             tracing::error!("the bus on {} stopped: {reason}", self.store.location());

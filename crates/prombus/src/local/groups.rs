@@ -44,7 +44,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Fails if this process may not lease events or extend leases, because another process may have leased the same events.
+    /// Fails if this process must not lease events or extend leases, because another process may have leased the same events.
     pub(super) fn check_leasing(&self) -> Result<(), Unavailable> {
         if let Some(deposed @ Unavailable::Deposed(_)) = self.commits.unavailable() {
             return Err(deposed.clone());

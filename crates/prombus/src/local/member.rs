@@ -88,7 +88,7 @@ impl LocalMember {
         Ok(())
     }
 
-    /// Whether this process may not lease events, because another process may lease them. Checked before events are reserved and
+    /// Whether this process must not lease events, because another process may lease them. Checked before events are reserved and
     /// again before they are leased.
     fn is_gate_closed(&self) -> bool {
         self.groups.gate.get().is_some_and(|gate| !gate.is_open())

@@ -86,7 +86,7 @@ impl Clock for StopClock {
             if now - last_reading >= STOP_MS {
                 self.subtract_gap(now);
             } else {
-                // If another thread has stored a reading since, that one is sufficient.
+                // If another thread has stored a later reading, that reading is sufficient.
                 let _ = self.last_reading_ms.compare_exchange(
                     last_reading,
                     now,

@@ -41,7 +41,7 @@ struct Fetch {
     ticket: u64,
     topic: TopicId,
     first_seq: u64,
-    /// The piece that begins at `first_seq`, once it has arrived.
+    /// The piece that begins at `first_seq`; `None` until it has arrived.
     answer: Option<Result<Piece, ReadError>>,
 }
 

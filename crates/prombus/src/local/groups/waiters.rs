@@ -43,7 +43,7 @@ struct Lists {
 /// A member that waits for events.
 struct WaitingMember {
     member: MemberId,
-    /// Its place in the queue: lower turns come first.
+    /// The member's place in the queue: lower turns come first.
     turn: u64,
     waker: Waker,
 }
