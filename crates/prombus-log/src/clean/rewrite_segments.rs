@@ -30,7 +30,9 @@ const PAGE_BYTES: u64 = 4096;
 /// The result of rewriting a group. The manifest does not list the new segments yet.
 #[derive(Default)]
 pub(crate) struct Rewritten {
+    /// The new segments.
     pub(crate) segments: Vec<Arc<Segment>>,
+    /// The number of events that were not copied.
     pub(crate) events_removed: u64,
     /// The publishers' ids of removed events, except those of deleted topics.
     pub(crate) removed_ids: Index,
@@ -60,7 +62,9 @@ pub(crate) fn rewritten_room(segment_bytes: u64) -> u64 {
 /// The frames of live events, in one buffer.
 #[derive(Default)]
 struct KeptFrames {
+    /// The frames, one after the other.
     bytes: Vec<u8>,
+    /// Where each frame is in `bytes`.
     places: Vec<KeptPlace>,
 }
 
@@ -68,7 +72,9 @@ struct KeptFrames {
 struct KeptPlace {
     topic: u32,
     seq: u64,
+    /// Where the frame starts in the buffer.
     start: u32,
+    /// The length of the frame.
     length: u32,
 }
 

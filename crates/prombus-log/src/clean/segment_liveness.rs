@@ -21,7 +21,9 @@ pub(crate) struct TopicLiveness {
     pub(crate) id: TopicId,
     /// False if the topic is deleted.
     pub(crate) is_kept: bool,
+    /// See [`Liveness::first_live`].
     first_live: u64,
+    /// See [`Liveness::is_sparse`]; false without compaction.
     is_sparse: bool,
 }
 

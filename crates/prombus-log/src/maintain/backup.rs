@@ -66,6 +66,7 @@ struct Snapshot {
     checkpoint: Vec<u8>,
     /// The segments, and the length of each that is copied.
     segments: Vec<(Arc<Segment>, u64)>,
+    /// The kept indexes.
     kept: Vec<Arc<KeptIds>>,
 }
 

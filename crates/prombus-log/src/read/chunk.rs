@@ -51,6 +51,7 @@ pub(super) struct RecordPlace {
 /// The events of one read. Reuse a chunk for many reads: it keeps its memory.
 #[derive(Debug, Default)]
 pub struct Chunk {
+    /// The bytes of the records.
     pub(super) buffers: Vec<Bytes>,
     /// The records of the events, in seq order.
     pub(super) records: Vec<RecordPlace>,

@@ -20,6 +20,7 @@ use crate::server_ids::is_own;
 #[derive(Default)]
 pub(crate) struct ServerIdCache {
     chunk: Chunk,
+    /// The topic of the chunk.
     topic: u32,
     /// The lowest and the highest server id in the chunk.
     range: Option<(EventId, EventId)>,

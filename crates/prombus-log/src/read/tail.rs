@@ -15,8 +15,9 @@ struct TailRun {
     /// The batch, numbered from 0 in the order of [`Tail::push`]. Not a clone of its `Bytes`: a batch may have a
     /// thousand runs, and each clone would change the reference count.
     batch: u64,
-    /// Where the run starts and ends in the batch.
+    /// Where the run starts in the batch.
     start: u32,
+    /// Where the run ends in the batch.
     end: u32,
 }
 
@@ -38,6 +39,7 @@ pub(crate) struct Tail {
     removed_batches: u64,
     /// The size of all batches.
     bytes: usize,
+    /// The limit of `bytes`.
     limit_bytes: usize,
     /// Topic lists of removed batches, kept for reuse.
     spare_lists: Vec<Vec<u32>>,
@@ -46,10 +48,13 @@ pub(crate) struct Tail {
 /// The place of a run in a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunPlace {
+    /// The topic, or [`TOPIC_RECORDS`] or [`STATE_RECORDS`].
     pub(crate) topic: u32,
     pub(crate) first_seq: u64,
     pub(crate) last_seq: u64,
+    /// Where the run starts in the batch.
     pub(crate) start: usize,
+    /// Where the run ends in the batch.
     pub(crate) end: usize,
 }
 

@@ -43,7 +43,9 @@ pub(super) struct Recovered {
     pub(super) checkpointed: Mark,
     /// See [`FoundSegments`](super::recovery::FoundSegments).
     pub(super) used: Vec<UsedSegment>,
+    /// See [`FoundSegments`](super::recovery::FoundSegments).
     pub(super) prepared: Vec<PreparedSegment>,
+    /// See [`FoundSegments`](super::recovery::FoundSegments).
     pub(super) unusable: Vec<SegmentRow>,
     /// Publishers' ids that are not in an index file.
     pub(super) recent_ids: RecentIds,

@@ -19,8 +19,11 @@ use std::io;
 
 /// The state that a replay builds up.
 pub(crate) struct Replay {
+    /// The topics by internal id.
     pub(crate) topics: Vec<Option<TopicView>>,
+    /// The newest server id.
     pub(crate) last_server_id: EventId,
+    /// The newest commit time.
     pub(crate) last_commit_ms: i64,
     /// The end of the last replayed batch.
     pub(crate) mark: Mark,

@@ -50,12 +50,15 @@ struct SeenFrame {
     position: u64,
     end: u64,
     header_crc: u32,
+    /// Whether the body matches its checksum.
     is_valid: bool,
 }
 
 /// An invalid batch, until it is known whether anything follows it.
 struct Suspect {
+    /// Where the batch starts in the segment.
     start: u64,
+    /// Where the COMMIT of the batch ends.
     end: u64,
     commit: Commit,
 }
@@ -66,6 +69,7 @@ struct SegmentWalk {
     last_end: u64,
     /// The frames after the last batch that was found.
     seen: Vec<SeenFrame>,
+    /// An invalid batch after the last batch that was found.
     suspect: Option<Suspect>,
 }
 

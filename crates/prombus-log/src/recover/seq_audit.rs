@@ -11,13 +11,17 @@ pub(crate) struct LostSeqs {
     pub(crate) last_seq: u64,
     /// The segment's number.
     pub(crate) segment: u64,
+    /// Where the damage starts in the segment.
     pub(crate) position: u64,
 }
 
 /// A damaged range in a batch that lost its COMMIT.
 struct DamagedPlace {
+    /// The segment's number.
     segment: u64,
+    /// Where the damage starts in the segment.
     position: u64,
+    /// The length of the damaged range.
     bytes: u64,
 }
 
@@ -26,6 +30,7 @@ struct DamagedPlace {
 pub(crate) struct SeqAudit {
     /// Per topic: the newest seq so far, and the length of `places` at that time.
     topics: HashMap<u32, (u64, usize)>,
+    /// The damaged ranges so far, in log order.
     places: Vec<DamagedPlace>,
 }
 

@@ -55,6 +55,7 @@ pub struct Outcome {
 /// The outcomes of an append, one per event. Reuse it for many appends: it keeps its memory.
 #[derive(Debug, Default)]
 pub struct Outcomes {
+    /// The outcomes, in the order of the events.
     pub(super) all: Vec<Outcome>,
     /// Per event, computed before the append lock is taken.
     pub(super) prepared: Vec<Prepared>,
@@ -62,6 +63,7 @@ pub struct Outcomes {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prepared {
+    /// The checksum of key and body.
     pub(super) body_crc: u32,
     /// The seq of the durable event with the same id; zero if there is none.
     pub(super) duplicate_of: u64,
@@ -80,6 +82,7 @@ impl std::ops::Deref for Outcomes {
 /// Identifies the batch that makes an append durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket {
+    /// The number of the batch.
     pub(crate) batch: u64,
 }
 

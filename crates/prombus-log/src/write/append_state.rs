@@ -33,11 +33,13 @@ pub(crate) struct AppendState {
     pub(crate) spares: VecDeque<SpareSegment>,
     /// The disk had no room for another segment.
     pub(crate) is_full: bool,
+    /// The log is closed: appends are refused.
     pub(crate) is_closed: bool,
 }
 
 /// A topic as appenders see it.
 pub(crate) struct TopicAppend {
+    /// The seq of the next event.
     pub(crate) next_seq: u64,
     pub(crate) is_deleted: bool,
     /// The index of the topic's run in the batch `run_batch`.

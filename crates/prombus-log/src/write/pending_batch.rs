@@ -70,7 +70,7 @@ pub(crate) struct PendingBatch {
     /// The number of `runs` in use. The others only keep their buffers for reuse.
     pub(super) used_runs: usize,
     state_records: PendingRun,
-    /// See [`Self::bytes`].
+    /// The size of the frames and the run table entries so far, without the COMMIT's header.
     bytes: usize,
     /// The number of events.
     pub(super) events: usize,
@@ -80,6 +80,7 @@ pub(crate) struct PendingBatch {
     pub(crate) commit_ms: i64,
     /// The newest server id in the batch; zero if there is none.
     pub(crate) last_server_id: EventId,
+    /// The topics that the batch creates and deletes.
     pub(super) topic_changes: Vec<TopicChange>,
 }
 

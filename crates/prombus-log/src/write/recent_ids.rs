@@ -100,7 +100,7 @@ pub(crate) struct RecentIds {
     previous: VecDeque<(u64, IdTable)>,
     /// An empty table of about the right size for the next segment.
     spare: Option<IdTable>,
-    /// See [`Self::forgotten`].
+    /// The number of calls of [`forget`](Self::forget).
     forgotten: u64,
 }
 

@@ -7,6 +7,7 @@ use crate::engine::{LeaseError, LeaseRecord, Takeover};
 pub(super) struct HeldLease {
     /// The stored record, as far as it is known.
     pub(super) record: LeaseRecord,
+    /// How the engine takes the store over.
     pub(super) takeover: Takeover,
     /// When the newest confirmed write was sent.
     confirmed_ms: u64,
@@ -16,6 +17,7 @@ pub(super) struct HeldLease {
     must_read: bool,
     /// When the next write is due.
     write_at: u64,
+    /// The next write releases the lease.
     is_releasing: bool,
 }
 

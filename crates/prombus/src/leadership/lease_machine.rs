@@ -70,7 +70,9 @@ pub struct LeaseMachine {
     candidate: Candidate,
     /// Generates the secret of a term.
     make_secret: Box<dyn FnMut() -> [u8; 32] + Send>,
+    /// The record as it was last read.
     observed: ObservedLease,
+    /// The lease, while this process holds it.
     held: Option<HeldLease>,
     in_flight: Option<InFlight>,
     /// A take to send now, because the last read showed that the lease is free.
@@ -85,6 +87,7 @@ pub struct LeaseMachine {
     resigned_term: u64,
     /// See [`Self::set_standby`].
     is_on_standby: bool,
+    /// [`Self::stop`] was called.
     is_stopping: bool,
 }
 

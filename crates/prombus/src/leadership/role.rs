@@ -62,7 +62,9 @@ pub struct LeadershipFigures(Arc<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
+    /// See [`LeadershipFigures::takeovers`].
     takeovers: AtomicU64,
+    /// See [`LeadershipFigures::term`].
     term: AtomicU64,
 }
 

@@ -43,6 +43,7 @@ pub enum StopError {
 /// The state of the leadership task.
 pub(super) struct Runner {
     store: Arc<dyn SharedStore>,
+    /// Builds the bus of each term.
     builder: BusBuilder,
     options: LeadershipOptions,
     clock: Arc<dyn Clock>,
@@ -57,6 +58,7 @@ pub(super) struct Runner {
     led_from_ms: u64,
     /// The task leads at most once, and ends after its first failure or its first term.
     is_single: bool,
+    /// The task was told to stop, or `is_single` ended it.
     is_stopping: bool,
     /// When the task stops trying to release the lease; `None` before the release begins.
     release_until: Option<u64>,

@@ -11,6 +11,7 @@ use crate::engine::LeaseRecord;
 pub(super) struct SharedAddress {
     /// The id of that process, and the revision of its record.
     seen: Option<(String, u64)>,
+    /// [`Self::note`] has returned true.
     is_reported: bool,
 }
 

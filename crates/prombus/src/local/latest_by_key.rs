@@ -288,6 +288,7 @@ struct Fold {
     map: Arc<SharedMap>,
     id: TopicId,
     topic: Topic,
+    /// Events with a later `ts` are left out; `i64::MAX` for the newest state.
     to_ts: i64,
     _turn: OwnedMutexGuard<()>,
 }

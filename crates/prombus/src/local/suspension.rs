@@ -12,6 +12,7 @@ pub(super) struct Suspension(Mutex<Option<Suspended>>);
 
 struct Suspended {
     reason: String,
+    /// When the suspension began, by the steady clock.
     since: Millis,
     /// The waiting callers were failed.
     is_reported: bool,

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Default)]
 pub(super) struct FirstSeqs {
+    /// The first seqs; topics from which nothing was removed are not in it.
     by_topic: RwLock<HashMap<TopicId, u64, RandomState>>,
     /// Retention has removed events of some topic. Until then readers skip the lock.
     is_any: AtomicBool,

@@ -27,6 +27,7 @@ const ENTRY_BYTES: usize = 32;
 pub(super) struct Leader {
     limits: NetworkLimits,
     pub(super) topics: BTreeMap<TopicId, LeaderTopic>,
+    /// The numbers of the topics by name.
     by_name: HashMap<Topic, TopicId>,
     /// The highest topic number that was ever used.
     topic_number: u32,

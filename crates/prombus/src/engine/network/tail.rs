@@ -10,7 +10,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 pub(super) struct Tail {
+    /// The limit of `bytes`.
     bytes_max: usize,
+    /// The size of all events.
     bytes: usize,
     /// The events of each topic with their seqs, in order.
     topics: HashMap<TopicId, VecDeque<(u64, Arc<EventDocument>)>>,

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(in crate::local) const TOPICS_SIDE_BY_SIDE: usize = 256;
 
 pub(in crate::local) struct GroupCell {
+    /// The number of the group, which is never reused.
     pub(in crate::local) number: u32,
     pub(in crate::local) spec: GroupSpec,
     /// When the group was created, in milliseconds since 1970.

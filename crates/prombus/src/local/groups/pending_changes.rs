@@ -18,6 +18,7 @@ pub(in crate::local) struct PendingChanges {
 
 /// A record that was appended or is about to be, and is not durable yet.
 pub(in crate::local) struct RecordInFlight {
+    /// The generation that is durable with this record.
     pub(in crate::local) generation: u64,
     /// Members may wait for the record: for a failed event to become available, or for a lease mark.
     pub(in crate::local) wakes_members: bool,

@@ -18,6 +18,7 @@ pub(super) const RESTART_MS: Millis = 60_000;
 pub(super) struct TombstoneSweep {
     /// Tombstones up to this seq were examined; those of them that were not dropped are still needed.
     pub(super) after_seq: u64,
+    /// When the sweep last started over.
     pub(super) started_at: Millis,
     /// Some tombstones could not be checked.
     pub(super) has_failed: bool,
@@ -35,6 +36,7 @@ impl TombstoneSweep {
 pub(super) struct SweepBudget {
     /// The number of tombstones that the round may still examine.
     pub(super) left: usize,
+    /// When the round stops examining tombstones.
     ends_at: Millis,
 }
 

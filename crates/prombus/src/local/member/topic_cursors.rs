@@ -41,6 +41,7 @@ pub(super) struct TopicCursor {
 /// The events that were read from one reservation.
 #[derive(Default)]
 pub(super) struct Part {
+    /// The cursor of the topic, during a pull.
     pub(super) cursor: Option<TopicCursor>,
     /// The first seq that was not read.
     pub(super) next_seq: u64,

@@ -21,6 +21,7 @@ struct FeedState {
     followed: HashSet<TopicId>,
     /// Whether `followed` is complete. Until then the feed receives the changes of every topic.
     is_complete: bool,
+    /// Changes that the reader has not taken yet.
     changes: TopicChanges,
     waker: Option<Waker>,
 }

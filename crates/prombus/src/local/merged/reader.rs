@@ -39,6 +39,7 @@ type Locating = (TopicId, BoxFuture<'static, Result<u64, ReadError>>);
 pub(in crate::local) struct LocalMergedReader {
     reading: Arc<Reading>,
     query: MergedQuery,
+    /// The position after the last event that was examined.
     position: BusPosition,
     sources: HashMap<TopicId, MergedTopic>,
     /// The heap of topics that may have events to read, by the commit time of the next event.
