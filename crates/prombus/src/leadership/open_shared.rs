@@ -73,7 +73,7 @@ impl BusBuilder {
             (None, Role::Following { leader: Some(LeaseRecord { address, term, .. }) }) => {
                 OpenError::Led { address, term }
             }
-            _ => OpenError::Store(format!("{location}: could not get the lease within {patience:?}")),
+            _ => OpenError::Store(format!("{location}: could not get the leader lease within {patience:?}")),
         })
     }
 }

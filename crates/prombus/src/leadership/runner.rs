@@ -36,7 +36,7 @@ pub enum StopError {
     #[error("the bus could not be closed: {0}")]
     Bus(#[source] Unavailable),
     /// The lease could not be released: other processes wait until it has expired.
-    #[error("the lease of the store could not be released: {0}")]
+    #[error("the leader lease of the store could not be released: {0}")]
     Release(#[source] LeaseError),
 }
 
@@ -188,10 +188,10 @@ impl Runner {
         let was_failing = std::mem::replace(&mut self.is_lease_failing, error.is_some());
         match error {
             Some(error) if !was_failing => {
-                tracing::warn!("cannot access the lease of {}: {error}", self.store.location());
+                tracing::warn!("cannot access the leader lease of {}: {error}", self.store.location());
             }
             None if was_failing => {
-                tracing::info!("the lease of {} is accessible again", self.store.location());
+                tracing::info!("the leader lease of {} is accessible again", self.store.location());
             }
             _ => {}
         }
@@ -281,7 +281,7 @@ impl Runner {
                     );
                 }
                 Role::Following { leader: None } => {
-                    tracing::info!("following on {store}; no leader is known");
+                    tracing::info!("this process follows on {store}; no leader is known");
                 }
                 Role::Following { leader: Some(LeaseRecord { term, address, .. }) } => {
                     tracing::info!("following {address}, the leader of {store} in term {term}");
@@ -304,7 +304,9 @@ impl Runner {
                     self.figures.count_takeover();
                     self.work = TermWork::lead(term, gate, bus);
                 } else {
-                    tracing::warn!("the lease of term {term} was lost while the engine was being opened");
+                    tracing::warn!(
+                        "the leader lease of term {term} was lost while the engine was being opened"
+                    );
                     self.machine.set_standby(true);
                     self.work = TermWork::close(bus, AfterClosing::Follow);
                 }
@@ -325,7 +327,7 @@ impl Runner {
             tracing::error!("cannot open {store}: {error}");
         } else {
             tracing::error!(
-                "cannot open {store}: {error}; trying again when the lease has expired, in {retry_pause_ms} ms at the earliest"
+                "cannot open {store}: {error}; trying again when the leader lease has expired, in {retry_pause_ms} ms at the earliest"
             );
         }
         if let OpenError::Led { term, .. } = &error {
