@@ -1,10 +1,10 @@
-//! Tracks whether the database server can be used: an operation that failed, and a probe that detects recovery.
+//! Tracks whether the database server can be used. A failed operation marks it as unreachable, and a probe detects its recovery.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// The first pause of the probe; it doubles while the server is unreachable.
+/// The first pause of the probe. It doubles while the server is unreachable, up to [`PROBE_MAX`].
 const PROBE_MIN: Duration = Duration::from_millis(50);
 const PROBE_MAX: Duration = Duration::from_secs(2);
 /// A server that fails again within this time is probed less often.

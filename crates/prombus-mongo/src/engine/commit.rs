@@ -38,9 +38,9 @@ enum Sent {
     FenceTaken,
     /// A document of the bulk already exists, written by an older commit, or the topic already has a publisher's id.
     Collided,
-    /// It can never be stored.
+    /// The bulk can never be stored.
     Impossible(String),
-    /// The outcome is unknown. `is_over`: the server responded, so the bulk is not running any more.
+    /// The outcome is unknown. `is_over` means that the server responded, so the bulk is not running any more.
     Unknown {
         reason: String,
         is_over: bool,

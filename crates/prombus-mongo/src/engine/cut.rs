@@ -26,11 +26,11 @@ const DECISIONS_MAX: u32 = 10;
 /// The final outcome of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// All of it is durable.
+    /// The whole commit is durable.
     Whole,
-    /// It is void: only its fence is left.
+    /// The commit is void: only its fence is left.
     Void,
-    /// It never arrived, or a failover removed it.
+    /// The commit never arrived, or a failover removed it.
     NotThere,
 }
 
@@ -66,7 +66,7 @@ impl MongoDatabase {
         }
     }
 
-    /// Decides the outcome of a commit. `may_be_running`: the server may still be writing it.
+    /// Decides the outcome of a commit. `may_be_running` means that the server may still be writing the commit.
     pub(crate) async fn decide(&self, fence: &Fence, may_be_running: bool) -> MongoResult<Fate> {
         for _ in 0..DECISIONS_MAX {
             let Some(found) = self.find_fence(fence.number).await?.filter(|it| it.writer == fence.writer)

@@ -35,15 +35,16 @@ pub struct MongoDatabase {
     pub(crate) term: u64,
     /// Identifies this engine's fences.
     pub(crate) writer_token: [u8; 16],
+    /// The bits that mark the ids which engines of this store generated.
     pub(crate) id_mark: u64,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) availability: Availability,
-    /// Used by one commit at a time.
+    /// The state of the committer. Held by one commit at a time.
     pub(crate) writer: tokio::sync::Mutex<Writer>,
     pub(crate) usage: UsageTable,
     pub(crate) derived: Derived,
     pub(crate) snapshots: Snapshots,
-    /// Held by writes other than commits.
+    /// Held during writes other than commits.
     background: tokio::sync::Mutex<()>,
     /// The engine is closed or deposed.
     is_ended: AtomicBool,

@@ -11,9 +11,9 @@ use prombus::engine::{GroupFloors, StateFold, TopicId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How often they are written.
+/// How often the collections are written.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(800);
-/// The most updates in one command.
+/// The maximum number of updates in one command.
 const UPDATES_MAX: usize = 1_000;
 
 /// The changes since the collections were last written.

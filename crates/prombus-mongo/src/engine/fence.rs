@@ -14,7 +14,7 @@ use prombus::engine::{EventId, TopicId};
 /// A fence, which describes the content of its commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fence {
-    /// Its number.
+    /// The number of the fence.
     pub(crate) number: u64,
     /// The term of its writer.
     pub(crate) term: u64,
@@ -38,13 +38,17 @@ pub(crate) struct Fence {
     pub(crate) is_removed: bool,
 }
 
-/// The events that a commit added to a topic, and the topic's tail after them.
+/// The events that a commit added to a topic, and the totals of the topic after them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FencedTopic {
     pub(crate) topic: TopicId,
+    /// The seq of the first of these events.
     pub(crate) from: u64,
+    /// The seq of the last of these events.
     pub(crate) to: u64,
+    /// The highest `ts` of the topic.
     pub(crate) max_ts: i64,
+    /// The size of all events that the topic ever got.
     pub(crate) topic_bytes: u64,
 }
 

@@ -17,7 +17,7 @@ use mongodb::error::Result as MongoResult;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// The most bytes of one document.
+/// The maximum size of one document.
 const PIECE_BYTES: usize = 8 << 20;
 /// A snapshot is due after this many bytes of records, whatever the number of commits.
 const RECORD_BYTES_MAX: usize = 16 << 20;
@@ -28,7 +28,9 @@ pub(crate) struct Snapshots {
     /// A snapshot is due after this many commits.
     commits_max: u64,
     since: Mutex<Since>,
+    /// The snapshot that is due.
     wanted: Mutex<Option<Wanted>>,
+    /// Notified when a snapshot is due.
     pub(crate) changed: Notify,
 }
 
@@ -42,7 +44,9 @@ struct Since {
 /// A snapshot to write.
 #[derive(Debug)]
 pub(crate) struct Wanted {
+    /// The number of the last commit that it covers.
     number: u64,
+    /// The encoded catalog.
     bytes: Vec<u8>,
 }
 
@@ -135,7 +139,8 @@ pub(crate) async fn read(collections: &Collections) -> Result<Option<(u64, Catal
             let catalog = Catalog::from_bytes(&bytes).map_err(SnapshotError::Damaged)?;
             return Ok(Some((number as u64, catalog)));
         }
-        // Its writer ended while it was being written. The previous snapshot and the commits after it still exist.
+        // The snapshot is incomplete: its writer ended while writing it. The previous snapshot and the commits after that one
+        // still exist.
         below = number;
     }
 }

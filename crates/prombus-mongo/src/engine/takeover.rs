@@ -23,14 +23,14 @@ use std::time::Duration;
 
 /// How often writing the fence is tried: another process may write at the same time, or the primary may change.
 const FENCE_ATTEMPTS: u32 = 40;
-/// The most fences that are read to find the last commit; takeovers without commits have fences too.
+/// The maximum number of fences that are read to find the last commit. Takeovers without commits have fences too.
 const FENCES_EXAMINED: i64 = 32;
 const FENCE_PAUSE: Duration = Duration::from_millis(250);
 
 /// What a takeover found.
 pub(crate) struct Found {
     pub(crate) writer: Writer,
-    /// Commits since the newest snapshot.
+    /// The number of commits since the newest snapshot.
     pub(crate) commits: u64,
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct WebSocket<S> {
     socket: S,
     receive: ReceiveBuffer,
     conversation: Conversation,
-    /// Its share of the buffer budget of all connections.
+    /// The share of this connection in the buffer budget of all connections.
     share: Share,
 }
 
@@ -168,7 +168,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         Poll::Ready(Ok(has_written))
     }
 
-    /// Updates its share of the buffer budget.
+    /// Updates this connection's share of the buffer budget.
     fn account(&mut self) {
         let Conversation { send, session, gateway, .. } = &self.conversation;
         let bytes = self.receive.capacity() + send.capacity() + session.byte_count();

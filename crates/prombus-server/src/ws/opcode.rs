@@ -1,4 +1,4 @@
-//! The first byte of a WebSocket frame (RFC 6455, section 5.2).
+//! Opcodes and flags in the first byte of a WebSocket frame (RFC 6455, section 5.2).
 
 pub(super) const CONTINUATION: u8 = 0;
 pub(super) const TEXT: u8 = 1;

@@ -24,8 +24,11 @@ thread_local! {
     /// One compressor per window size, created at its first use.
     static COMPRESSORS: RefCell<[Option<Compress>; (WINDOW_BITS_MAX - WINDOW_BITS_MIN + 1) as usize]> =
         const { RefCell::new([const { None }; (WINDOW_BITS_MAX - WINDOW_BITS_MIN + 1) as usize]) };
+    /// The decompressor, created at its first use.
     static DECOMPRESSOR: RefCell<Option<Decompress>> = const { RefCell::new(None) };
+    /// The buffer into which messages are compressed.
     static DEFLATED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// The buffer for the next decompressed message.
     static SPARE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -39,9 +42,9 @@ pub(crate) struct Deflate {
 /// Why a message could not be inflated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InflateError {
-    /// It is larger than allowed.
+    /// The message is larger than allowed.
     TooLarge,
-    /// It is not valid deflate data.
+    /// The message is not valid deflate data.
     Bad,
 }
 

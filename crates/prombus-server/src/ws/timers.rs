@@ -18,15 +18,20 @@ const STALLED_CLOSE_MS: u64 = 30_000;
 /// The start times and limits, in milliseconds of the steady clock.
 #[derive(Debug)]
 pub(super) struct Timers {
+    /// When the client must be authenticated.
     auth_by_ms: u64,
     pub(super) ping: PingTimer,
+    /// How long the socket may accept nothing while data waits.
     stall_ms: u64,
     /// Since when data waits and the socket accepts nothing.
     behind_since_ms: Option<u64>,
+    /// How long a frame or message may be incomplete.
     frame_ms: u64,
     /// Since when a frame or message is incomplete.
     partial_since_ms: Option<u64>,
+    /// Since when frames cannot be handled.
     blocked_since_ms: Option<u64>,
+    /// How long draining may take.
     drain_ms: u64,
     draining_since_ms: Option<u64>,
     closing_since_ms: Option<u64>,
@@ -88,7 +93,8 @@ impl Timers {
         is_stalled
     }
 
-    /// Records whether a frame or fragmented message is incomplete. `is_new`: bytes were consumed, so the time starts again.
+    /// Records whether a frame or fragmented message is incomplete. `is_new` means that bytes were consumed, so the time starts
+    /// again.
     pub(super) fn partial(&mut self, is_partial: bool, is_new: bool, now: u64) {
         if !is_partial || is_new {
             self.partial_since_ms = None;

@@ -126,13 +126,13 @@ impl LatestMap {
         }
     }
 
-    /// Tombstones after the seq `after` that are still the newest of their key, the oldest first: those committed by
-    /// `committed_by_ms`, and those up to `to_seq`.
+    /// Tombstones after the seq `after` that are still the newest event of their key, the oldest first: those that were committed
+    /// at `committed_by_ms` or before, and those up to `old_seq`.
     pub fn old_tombstones(
         &mut self,
         after: u64,
         committed_by_ms: i64,
-        to_seq: u64,
+        old_seq: u64,
         limit: usize,
     ) -> Vec<(u64, Vec<u8>)> {
         self.prune_tombstones();
@@ -140,7 +140,7 @@ impl LatestMap {
         let old = self
             .tombstones
             .range(start..)
-            .take_while(|&&(seq, commit_ms)| commit_ms <= committed_by_ms || seq <= to_seq);
+            .take_while(|&&(seq, commit_ms)| commit_ms <= committed_by_ms || seq <= old_seq);
         let old = old.filter_map(|&(seq, _)| {
             let newest = self.by_seq.get(&seq).filter(|newest| newest.is_tombstone)?;
             Some((seq, newest.key.to_vec()))

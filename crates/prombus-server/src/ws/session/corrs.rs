@@ -3,7 +3,9 @@
 /// `corr`s in order, as JSON text.
 #[derive(Debug, Default)]
 pub(super) struct Corrs {
+    /// All `corr`s, one after the other.
     text: String,
+    /// Where each `corr` ends in `text`.
     ends: Vec<u32>,
     /// The ignored fields of frames that have some, by the number of the frame.
     ignored: Vec<(u32, Vec<String>)>,

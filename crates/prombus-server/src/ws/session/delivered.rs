@@ -12,13 +12,13 @@ const EXTRA: usize = 1_024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sent {
     pub(super) position: Position,
-    /// The event's own time.
+    /// The `ts` of the event.
     pub(super) ts: i64,
-    /// When it was sent, on the steady clock.
+    /// When the delivery was put into the send buffer, on the steady clock.
     pub(super) at_ms: u64,
     /// When the lease ends, unless it is extended.
     pub(super) deadline_ms: u64,
-    /// The position in the send buffer at which its frame ends.
+    /// The position in the send buffer at which the frame ends.
     pub(super) end: u64,
 }
 

@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 pub(super) struct Settling {
     ticket: DurableTicket,
     corrs: Corrs,
-    /// Whether each was stale.
+    /// For each settlement: whether it was stale.
     stale: Vec<bool>,
 }
 

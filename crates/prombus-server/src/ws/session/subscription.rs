@@ -23,12 +23,14 @@ use uuid::Uuid;
 thread_local! {
     /// The buffer for deliveries between group and socket. It belongs to the thread, so connections need no memory for it.
     static PULLED: RefCell<DeliveryBatch> = RefCell::default();
+    /// The buffer for the outcomes of settlements.
     static OUTCOMES: RefCell<Vec<SettleOutcome>> = RefCell::default();
 }
 
 pub(super) struct Subscription {
     pub(super) topic: String,
     pub(super) group: String,
+    /// The topics and patterns of the subscription other than `topic`.
     more_topics: Vec<Pattern>,
     pub(super) membership: Arc<dyn Membership>,
     pub(super) slot: Arc<SlotWaker>,
@@ -78,7 +80,7 @@ impl Subscription {
         }
     }
 
-    /// All topics and patterns that it reads.
+    /// All topics and patterns of the subscription.
     pub(super) fn patterns(&self) -> impl Iterator<Item = &str> {
         std::iter::once(self.topic.as_str()).chain(self.more_topics.iter().map(Pattern::as_str))
     }

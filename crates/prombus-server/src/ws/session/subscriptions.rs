@@ -41,6 +41,7 @@ pub(super) struct Subscriptions {
     ready: Arc<ReadyList>,
     /// Slots whose last pull was pending, each once.
     waiting: Vec<SlotIndex>,
+    /// Leases do not expire, because the socket is not read; see [`Self::hold`].
     is_held: bool,
     /// All groups were left; the session gets no more events.
     has_left: bool,
@@ -242,7 +243,7 @@ impl Subscriptions {
         subscription.leave();
     }
 
-    /// Holds the leases while the socket is not read: they do not expire meanwhile.
+    /// Begins or ends a hold. During a hold, when the socket is not read, leases do not expire.
     pub(super) fn hold(&mut self, is_held: bool) {
         if self.is_held != is_held {
             self.is_held = is_held;
