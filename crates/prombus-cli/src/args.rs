@@ -1,4 +1,4 @@
-//! Command-line arguments as typed. `config` merges them with the environment and the config file.
+//! Command-line arguments as the user gave them. `config` merges them with the environment and the config file.
 
 mod bench;
 pub mod filter;
@@ -19,7 +19,7 @@ pub use remote::{
 };
 pub use serve::ServeArgs;
 
-/// A durable event bus in one binary: every acknowledged publish is on disk.
+/// A durable event bus in one binary: a publish that is answered with OK is on disk.
 #[derive(Debug, Parser)]
 #[command(name = "prombus", version, arg_required_else_help = true, after_help = EXAMPLES)]
 pub struct Args {
@@ -30,16 +30,16 @@ pub struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  prombus serve                                 serve on 127.0.0.1:8090, data in ./prombus-data
-  prombus config default > prombus.toml         a config file with every setting and its default
-  prombus config check prombus.toml             find typos and bad values, with their lines
+  prombus serve                                 listen on 127.0.0.1:8090, keep data in ./prombus-data
+  prombus config default > prombus.toml         write a config file with every setting and its default
+  prombus config check prombus.toml             find unknown keys and bad values, with their line numbers
   prombus serve --config prombus.toml
   prombus verify --data ./prombus-data          check every file and report each fault
   prombus repair --data ./prombus-data          list data that the disk cannot read
   prombus token new --name billing --scope 'subscribe:orders.**'
-  prombus topic list                            the topics of a running server
-  prombus export orders.new -o orders.ndjson    `prombus import orders.ndjson` restores the events
-  prombus dlq redrive orders.new --yes          publish dead-lettered events again
+  prombus topic list                            list the topics of a running server
+  prombus export orders.new -o orders.ndjson    write the events to a file; `prombus import` reads it
+  prombus dlq redrive orders.new --yes          publish the events of dead letters again
   prombus backup /var/backups/prombus           copy all data of a running server
   prombus bench publish fan-out                 measure throughput and latency on this machine";
 
@@ -67,13 +67,13 @@ pub enum Command {
     /// List, show, configure and delete topics
     #[command(subcommand, arg_required_else_help = true, after_help = operate::TOPIC_HELP)]
     Topic(TopicCommand),
-    /// Export the events of a topic as JSON lines
+    /// Export the events of a topic or pattern as JSON lines
     #[command(after_help = remote::EXPORT_HELP)]
     Export(ExportArgs),
     /// Publish events from JSON lines, keeping their ids
     #[command(after_help = remote::IMPORT_HELP)]
     Import(ImportArgs),
-    /// Copy the events of a topic to another topic
+    /// Copy the events of a topic or pattern to another topic
     #[command(after_help = remote::REPLAY_HELP)]
     Replay(ReplayArgs),
     /// List dead letters and publish their events again

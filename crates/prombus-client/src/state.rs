@@ -24,7 +24,7 @@ pub struct State {
 }
 
 impl State {
-    /// The `from` of a subscription that receives every later event exactly once after this state.
+    /// The `from` of a new group that starts with the first event after this state.
     pub fn start(&self) -> Start {
         self.position.map_or(Start::Earliest, |position| Start::AfterId(position.id))
     }

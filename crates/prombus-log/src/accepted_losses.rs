@@ -2,8 +2,8 @@
 //! damaged while they cannot be read.
 //!
 //! The bytes are not overwritten. So a loss can also be accepted on a disk that refuses to write there, and a copy of the
-//! disk can still be searched for the bytes. A loss applies to one life of a segment (number and salt) and ends with it. It
-//! applies only where a read fails: bytes that become readable are served again.
+//! disk can still be searched for the bytes. A loss applies to one use of a segment's file (number and salt) and ends
+//! with that use. It applies only where a read fails: bytes that become readable are served again.
 
 use crate::error::{Fault, FaultKind};
 use crate::fields::Fields;
@@ -31,7 +31,9 @@ pub(crate) enum LossKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Loss {
     pub(crate) kind: LossKind,
+    /// The number of the file.
     pub(crate) number: u64,
+    /// The salt of the file.
     pub(crate) salt: u32,
     pub(crate) range: Range<u64>,
 }
@@ -62,7 +64,8 @@ impl Losses {
         }
     }
 
-    /// Like [`read`](Self::read), but an unreadable list counts as empty. This is safe: without losses readers wait.
+    /// Like [`read`](Self::read), but an unreadable list counts as empty. This is safe: without the list, readers wait
+    /// until the bytes are readable.
     pub(crate) fn read_if_readable(storage: &dyn Storage, faults: &mut Vec<Fault>) -> io::Result<Self> {
         match Self::read(storage) {
             Ok((losses, fault)) => {
@@ -118,7 +121,8 @@ impl Losses {
     /// Replaces the list on disk.
     pub(crate) fn write(&self, storage: &dyn Storage) -> io::Result<()> {
         let file = write_new(storage, LOSSES_NEW, &self.encode())?;
-        // Before the rename: otherwise a power cut leaves an empty list, and the given-up bytes block readers again.
+        // Synced before the rename. Otherwise a power cut can leave an empty list, and the given-up bytes block readers
+        // again.
         file.sync(SyncPoint::AcceptedLosses)?;
         storage.rename(LOSSES_NEW, LOSSES)?;
         storage.sync_folder(SyncPoint::AcceptedLosses)

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 #[derive(Debug)]
 pub(crate) struct BufferPool {
     free: Mutex<FreeBuffers>,
-    /// The most bytes that the pool keeps; larger surplus is freed.
+    /// The maximum size of the free buffers. A buffer that would exceed it is freed.
     limit_bytes: usize,
 }
 

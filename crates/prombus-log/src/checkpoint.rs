@@ -22,8 +22,9 @@ const HEAD_BYTES: usize = 24;
 pub(crate) struct Mark {
     /// The segment that contains the batch; zero before the first batch.
     pub(crate) segment: u64,
+    /// Where the batch ends in the segment.
     pub(crate) position: u64,
-    /// Number of the batch.
+    /// The number of the batch.
     pub(crate) batch: u64,
     /// The chain value of its COMMIT.
     pub(crate) chain: u32,
@@ -32,6 +33,7 @@ pub(crate) struct Mark {
 /// A topic in a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TopicRow {
+    /// The internal id.
     pub(crate) id: u32,
     pub(crate) name: String,
     /// The newest seq. New seqs follow it even if its event was cleaned away.
@@ -41,10 +43,13 @@ pub(crate) struct TopicRow {
 /// The content of a checkpoint file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Checkpoint {
+    /// The end of the last batch that the checkpoint covers.
     pub(crate) mark: Mark,
-    pub(crate) last_own_id: EventId,
+    /// The newest server id.
+    pub(crate) last_server_id: EventId,
+    /// The newest commit time.
     pub(crate) last_commit_ms: i64,
-    /// Internal ids of topics are never reused, so this only increases.
+    /// The internal id of the next topic. Internal ids are never reused, so this only increases.
     pub(crate) next_topic: u32,
     pub(crate) topics: Vec<TopicRow>,
     /// The caller's snapshot.
@@ -58,7 +63,7 @@ impl Checkpoint {
         body.put_u64_le(self.mark.position);
         body.put_u64_le(self.mark.batch);
         body.put_u32_le(self.mark.chain);
-        body.put_u128_le(self.last_own_id.as_u128());
+        body.put_u128_le(self.last_server_id.as_u128());
         body.put_i64_le(self.last_commit_ms);
         body.put_u32_le(self.next_topic);
         body.put_u32_le(self.topics.len() as u32);
@@ -120,7 +125,7 @@ impl Checkpoint {
             batch: fields.u64()?,
             chain: fields.u32()?,
         };
-        let last_own_id = EventId::from_u128(fields.u128()?);
+        let last_server_id = EventId::from_u128(fields.u128()?);
         let last_commit_ms = fields.i64()?;
         let next_topic = fields.u32()?;
         if mark.batch > SEQ_MAX || next_topic > TOPIC_MAX + 1 {
@@ -137,7 +142,7 @@ impl Checkpoint {
             topics.push(TopicRow { id, name, last_seq });
         }
         let state = fields.string()?.to_vec();
-        Some(Self { mark, last_own_id, last_commit_ms, next_topic, topics, state })
+        Some(Self { mark, last_server_id, last_commit_ms, next_topic, topics, state })
     }
 
     /// Makes the checkpoint durable. It takes effect when the manifest lists it.
@@ -174,7 +179,7 @@ mod tests {
     fn every_flipped_bit_of_a_checkpoint_is_found() {
         let checkpoint = Checkpoint {
             mark: Mark { segment: 1, position: 2, batch: 3, chain: 4 },
-            last_own_id: EventId::from_u128(5),
+            last_server_id: EventId::from_u128(5),
             last_commit_ms: 6,
             next_topic: 7,
             topics: vec![TopicRow { id: 1, name: "orders.placed".into(), last_seq: 9 }],

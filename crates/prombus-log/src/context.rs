@@ -1,4 +1,5 @@
-//! What all parts of an open log share: its storage, its options, its hash seed, and whether writing has failed.
+//! The state that all parts of an open log share: its storage, its options, its hash seed, and whether writing has
+//! failed.
 
 use crate::error::Unavailable;
 use crate::failed_fsync::WriteFailure;

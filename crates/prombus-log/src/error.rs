@@ -42,8 +42,10 @@ pub enum OpenError {
         /// The newest version this code reads.
         supported: u32,
     },
-    /// The folder cannot be written.
-    #[error("{folder} cannot be written: make it writable for this user, or name another folder")]
+    /// The user has no permission to read and write the folder, or its file system is read-only.
+    #[error(
+        "{folder} cannot be read and written by this user: change its permissions, or name another folder"
+    )]
     ReadOnly {
         /// The folder.
         folder: String,
@@ -195,7 +197,7 @@ pub enum ReadError {
     Unreadable {
         /// The seq of the first event: where the read began.
         first_seq: u64,
-        /// The seq of the last one, as far as it is known.
+        /// The seq of the last event, as far as it is known.
         last_seq: u64,
         /// The file.
         file: String,
@@ -283,7 +285,7 @@ pub enum VerifyError {
 pub struct Fault {
     /// The file's name inside the folder.
     pub file: String,
-    /// Position of the first byte whose checksum does not match.
+    /// The position of the first byte of the damaged part.
     pub position: u64,
     /// The topic of a damaged event.
     pub topic: Option<String>,
@@ -295,7 +297,7 @@ pub struct Fault {
     pub what: FaultKind,
 }
 
-/// What a [`Fault`] is about.
+/// The kind of the damaged part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultKind {

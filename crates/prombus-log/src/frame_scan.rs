@@ -16,7 +16,7 @@ pub(crate) const PIECE_BYTES: usize = 1 << 20;
 pub(crate) enum Found {
     /// A frame with a valid header.
     Frame { position: u64, header: Header, is_body_valid: bool },
-    /// Bytes up to `end` that are not a frame: damage, or bytes from before the segment was written.
+    /// Bytes up to `end` that are not a frame: damage, or bytes from an earlier use of the file.
     Gap { position: u64, end: u64 },
 }
 
@@ -24,10 +24,13 @@ pub(crate) enum Found {
 pub(crate) struct Scan<'a> {
     file: &'a dyn StorageFile,
     salt: u32,
+    /// Where the next frame is expected.
     position: u64,
+    /// Where the scan ends.
     end: u64,
     check_bodies: bool,
     buffer: Vec<u8>,
+    /// Where the buffer starts in the file.
     buffer_start: u64,
     /// The frame found last, in the buffer.
     frame: std::ops::Range<usize>,

@@ -21,17 +21,19 @@ pub(crate) struct Entry {
     pub(crate) min_ts: i64,
     pub(crate) max_ts: i64,
     /// The first server id in the entry; zero if there is none.
-    pub(crate) first_own_id: EventId,
-    /// Where the first record starts. `end` is where the last one ends.
+    pub(crate) first_server_id: EventId,
+    /// Where the first record starts in the segment.
     pub(crate) position: u32,
+    /// Where the last record ends in the segment.
     pub(crate) end: u32,
+    /// The number of records.
     pub(crate) count: u32,
-    /// Size of the records, without the records of other topics between them; zero if unknown.
+    /// The size of the records, without the records of other topics between them; zero if unknown.
     pub(crate) bytes: u32,
 }
 
 impl Entry {
-    /// Size of the records, or an upper bound of it.
+    /// The size of the records, or an upper bound of it.
     pub(crate) fn frame_bytes(&self) -> u64 {
         match self.bytes {
             0 => u64::from(self.end.saturating_sub(self.position)),
@@ -47,7 +49,7 @@ pub(crate) struct TopicSpan {
     pub(crate) first_seq: u64,
     pub(crate) last_seq: u64,
     pub(crate) events: u64,
-    /// Size of the records; zero if unknown.
+    /// The size of the records; zero if unknown.
     pub(crate) bytes: u32,
 }
 
@@ -66,20 +68,23 @@ impl TopicSpan {
     }
 }
 
-/// An id that a publisher chose.
+/// An id that a publisher chose, and its event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IdEntry {
     pub(crate) id: EventId,
     pub(crate) seq: u64,
     pub(crate) topic: u32,
+    /// Where the record starts in the segment.
     pub(crate) position: u32,
 }
 
 /// The newest record of a key in this segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyEntry {
+    /// The hash of topic and key.
     pub(crate) hash: u64,
     pub(crate) topic: u32,
+    /// Where the record starts in the segment.
     pub(crate) position: u32,
 }
 
@@ -89,13 +94,15 @@ pub(crate) struct Summary {
     pub(crate) events: u64,
     pub(crate) first_commit_ms: i64,
     pub(crate) last_commit_ms: i64,
-    /// Range of the server ids; empty if first > last.
-    pub(crate) first_own_id: EventId,
-    pub(crate) last_own_id: EventId,
-    /// Range of the time-ordered ids that publishers chose; empty if first > last.
+    /// The lowest server id; higher than `last_server_id` if there is none.
+    pub(crate) first_server_id: EventId,
+    /// The highest server id.
+    pub(crate) last_server_id: EventId,
+    /// The lowest time-ordered id that a publisher chose; higher than `last_client_id` if there is none.
     pub(crate) first_client_id: EventId,
+    /// The highest time-ordered id that a publisher chose.
     pub(crate) last_client_id: EventId,
-    /// Number of publishers' ids that are not time-ordered.
+    /// The number of publishers' ids that are not time-ordered.
     pub(crate) unordered_ids: u64,
 }
 
@@ -105,8 +112,8 @@ impl Default for Summary {
             events: 0,
             first_commit_ms: i64::MAX,
             last_commit_ms: i64::MIN,
-            first_own_id: EventId::from_u128(u128::MAX),
-            last_own_id: EventId::default(),
+            first_server_id: EventId::from_u128(u128::MAX),
+            last_server_id: EventId::default(),
             first_client_id: EventId::from_u128(u128::MAX),
             last_client_id: EventId::default(),
             unordered_ids: 0,
@@ -120,8 +127,8 @@ impl Summary {
         self.first_commit_ms = self.first_commit_ms.min(header.commit_ms);
         self.last_commit_ms = self.last_commit_ms.max(header.commit_ms);
         if header.flags & FLAG_CLIENT_ID == 0 {
-            self.first_own_id = self.first_own_id.min(header.id);
-            self.last_own_id = self.last_own_id.max(header.id);
+            self.first_server_id = self.first_server_id.min(header.id);
+            self.last_server_id = self.last_server_id.max(header.id);
         } else {
             self.add_client_id(header.id);
         }
@@ -141,16 +148,16 @@ impl Summary {
         self.events += other.events;
         self.first_commit_ms = self.first_commit_ms.min(other.first_commit_ms);
         self.last_commit_ms = self.last_commit_ms.max(other.last_commit_ms);
-        self.first_own_id = self.first_own_id.min(other.first_own_id);
-        self.last_own_id = self.last_own_id.max(other.last_own_id);
+        self.first_server_id = self.first_server_id.min(other.first_server_id);
+        self.last_server_id = self.last_server_id.max(other.last_server_id);
         self.first_client_id = self.first_client_id.min(other.first_client_id);
         self.last_client_id = self.last_client_id.max(other.last_client_id);
         self.unordered_ids += other.unordered_ids;
     }
 
     /// Whether the segment may contain this server id.
-    pub(crate) fn may_have_own_id(&self, id: EventId) -> bool {
-        self.first_own_id <= id && id <= self.last_own_id
+    pub(crate) fn may_have_server_id(&self, id: EventId) -> bool {
+        self.first_server_id <= id && id <= self.last_server_id
     }
 }
 
@@ -188,13 +195,13 @@ impl RunIndex {
 /// The entry of a single event.
 fn entry_of(header: &Header, position: u32) -> Entry {
     debug_assert_eq!(header.kind, Kind::Event);
-    let own_id = if header.flags & FLAG_CLIENT_ID == 0 { header.id } else { EventId::default() };
+    let server_id = if header.flags & FLAG_CLIENT_ID == 0 { header.id } else { EventId::default() };
     Entry {
         first_seq: header.seq,
         last_seq: header.seq,
         min_ts: header.ts,
         max_ts: header.ts,
-        first_own_id: own_id,
+        first_server_id: server_id,
         position,
         end: position + header.frame_length() as u32,
         count: 1,
@@ -213,8 +220,8 @@ fn add_to_entries(entries: &mut Vec<Entry>, entry: Entry) {
             last.count += entry.count;
             last.bytes =
                 if last.bytes == 0 || entry.bytes == 0 { 0 } else { last.bytes.saturating_add(entry.bytes) };
-            if last.first_own_id == EventId::default() {
-                last.first_own_id = entry.first_own_id;
+            if last.first_server_id == EventId::default() {
+                last.first_server_id = entry.first_server_id;
             }
         }
         _ => entries.push(entry),
@@ -242,15 +249,19 @@ pub(crate) struct CoveredRun {
     pub(crate) topic: u32,
     pub(crate) first_seq: u64,
     pub(crate) last_seq: u64,
+    /// Where the run starts in the segment.
     pub(crate) start: u64,
+    /// Where the run ends in the segment.
     pub(crate) end: u64,
 }
 
 /// The index of a segment that can still be extended.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
+    /// The entries of each topic, in seq order.
     pub(crate) topics: NumberMap<u32, Vec<Entry>>,
     pub(crate) ids: Vec<IdEntry>,
+    /// The keys, by hash.
     pub(crate) keys: NumberMap<u64, KeyEntry>,
     pub(crate) summary: Summary,
     /// Damaged parts of the segment, found while the index was rebuilt from it. Not stored in the index file.
@@ -291,13 +302,13 @@ impl Index {
 
     /// Adds an entry for a whole run although some of its records are damaged. A reader then finds and reports the damage,
     /// instead of taking the seqs for cleaned.
-    pub(crate) fn cover_run(&mut self, run: &CoveredRun, first_own_id: EventId) {
+    pub(crate) fn cover_run(&mut self, run: &CoveredRun, first_server_id: EventId) {
         let covered = Entry {
             first_seq: run.first_seq,
             last_seq: run.last_seq,
             min_ts: i64::MIN,
             max_ts: i64::MAX,
-            first_own_id,
+            first_server_id,
             position: run.start as u32,
             end: run.end as u32,
             count: u32::try_from(run.last_seq - run.first_seq + 1).unwrap_or(u32::MAX),
@@ -321,7 +332,7 @@ pub(crate) trait EntrySearch {
     /// The first entry that ends at `seq` or later.
     fn reaching(&self, seq: u64) -> Option<Entry>;
     /// The only entry that can contain this server id.
-    fn for_own_id(&self, id: EventId) -> Option<Entry>;
+    fn for_server_id(&self, id: EventId) -> Option<Entry>;
 }
 
 impl EntrySearch for [Entry] {
@@ -329,7 +340,7 @@ impl EntrySearch for [Entry] {
         self.get(self.partition_point(|entry| entry.last_seq < seq)).copied()
     }
 
-    fn for_own_id(&self, id: EventId) -> Option<Entry> {
+    fn for_server_id(&self, id: EventId) -> Option<Entry> {
         // Server ids increase with the seq. An entry with publishers' ids only has no server id: use an earlier entry
         // instead.
         let mut low = 0;
@@ -337,12 +348,12 @@ impl EntrySearch for [Entry] {
         let mut best = None;
         while low < high {
             let middle = low + (high - low) / 2;
-            let Some(probe) = (low..=middle).rev().find(|&at| self[at].first_own_id != EventId::default())
+            let Some(probe) = (low..=middle).rev().find(|&at| self[at].first_server_id != EventId::default())
             else {
                 low = middle + 1;
                 continue;
             };
-            if self[probe].first_own_id <= id {
+            if self[probe].first_server_id <= id {
                 best = Some(self[probe]);
                 low = middle + 1;
             } else {
@@ -363,7 +374,7 @@ mod tests {
             last_seq: first_seq + 9,
             min_ts: 0,
             max_ts: 0,
-            first_own_id: EventId::from_u128(own),
+            first_server_id: EventId::from_u128(own),
             position: 0,
             end: 0,
             count: 10,
@@ -382,15 +393,15 @@ mod tests {
     }
 
     #[test]
-    fn an_own_id_is_found_between_entries_without_any() {
+    fn a_server_id_is_found_between_entries_without_any() {
         let entries = [entry(1, 0), entry(11, 100), entry(21, 0), entry(31, 0), entry(41, 300), entry(51, 0)];
-        let first = |id| entries.for_own_id(EventId::from_u128(id)).map(|entry| entry.first_seq);
+        let first = |id| entries.for_server_id(EventId::from_u128(id)).map(|entry| entry.first_seq);
         assert_eq!(
             [first(50), first(100), first(299), first(300), first(999)],
             [None, Some(11), Some(11), Some(41), Some(41)]
         );
         let none: [Entry; 3] = [entry(1, 0), entry(11, 0), entry(21, 0)];
-        assert_eq!(none.for_own_id(EventId::from_u128(5)), None);
+        assert_eq!(none.for_server_id(EventId::from_u128(5)), None);
     }
 
     #[test]

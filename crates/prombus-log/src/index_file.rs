@@ -6,9 +6,9 @@ use crate::event_id::EventId;
 use crate::fields::{Fields, u32_at, u64_at};
 use crate::index::{Entry, IdEntry, KeyEntry, Summary, TopicSpan};
 use crate::index_file_format::{
-    DIRECTORY, DIRECTORY_ROW_BYTES, ENTRIES, ENTRY_BYTES, HEAD_BYTES, ID_BYTES, IDS, IDS_FILTER, IndexHead,
-    KEY_BYTES, KEYS, KEYS_FILTER, PAGE_BYTES, PAGE_HEAD_BYTES, SECTIONS, Section, entry_from, id_from,
-    read_head, span_from,
+    DIRECTORY, DIRECTORY_ROW_BYTES, ENTRIES, ENTRY_BYTES, HEAD_BYTES, ID_ROW_BYTES, IDS, IDS_FILTER,
+    IndexHead, KEY_ROW_BYTES, KEYS, KEYS_FILTER, PAGE_BYTES, PAGE_HEAD_BYTES, SECTIONS, Section, entry_from,
+    id_from, read_head, span_from,
 };
 use crate::keyed_hash::KeyedHash;
 use crate::layout::{FORMAT_VERSION, INDEX_MAGIC, index_name};
@@ -25,7 +25,7 @@ pub(crate) enum IndexError {
     Damaged {
         position: u64,
     },
-    /// Intact, but written for another life or length of the segment: rebuild the index.
+    /// Intact, but written for an earlier use of the segment's file or for another length: rebuild the index.
     Stale,
     Io(io::Error),
 }
@@ -41,7 +41,9 @@ impl From<io::Error> for IndexError {
 pub(crate) struct IndexFile {
     /// The file is opened for each use: uses are rare, and a log may have more index files than a process may have open.
     storage: Arc<dyn Storage>,
+    /// The number of the segment.
     segment: u64,
+    /// The indexed length of the segment.
     covered: u64,
     summary: Summary,
     id_filter: Filter,
@@ -82,8 +84,8 @@ impl Directory {
 }
 
 impl IndexFile {
-    /// Opens the index file of a segment. Fails if its head or filters are damaged, or if it was written for another life
-    /// of the segment.
+    /// Opens the index file of a segment. Fails if its head or filters are damaged, or if it was written for an earlier
+    /// use of the segment's file.
     pub(crate) fn open(
         storage: &Arc<dyn Storage>,
         segment: u64,
@@ -147,7 +149,7 @@ impl IndexFile {
         size_of::<Self>() + filters + self.directory_bytes()
     }
 
-    /// The part of that memory that can be freed, because it can be read from the file again.
+    /// The part of [`memory_bytes`](Self::memory_bytes) that can be freed, because it can be read from the file again.
     pub(crate) fn directory_bytes(&self) -> usize {
         self.directory.lock().as_ref().map_or(0, |directory| directory.memory_bytes())
     }
@@ -223,7 +225,9 @@ impl IndexFile {
         let file = self.file()?;
         let mut page = [0; PAGE_BYTES];
         for number in 0..self.page_count(IDS) {
-            for item in self.read_page(&*file, IDS, number, ID_BYTES, &mut page)?.chunks_exact(ID_BYTES) {
+            for item in
+                self.read_page(&*file, IDS, number, ID_ROW_BYTES, &mut page)?.chunks_exact(ID_ROW_BYTES)
+            {
                 let (seq, topic, position) = (u64_at(item, 16), u32_at(item, 24), u32_at(item, 28));
                 if !visit(IdEntry { id: id_from(item), seq, topic, position }) {
                     return Ok(());
@@ -248,7 +252,7 @@ impl IndexFile {
     ) -> Result<Option<IdEntry>, IndexError> {
         let hash_of = |item: &[u8]| hasher.of_id(u32_at(item, 24), id_from(item));
         let mut found = None;
-        self.search(IDS, ID_BYTES, hash, hash_of, |item| {
+        self.search(IDS, ID_ROW_BYTES, hash, hash_of, |item| {
             if id_from(item) == id && u32_at(item, 24) == topic {
                 let entry = IdEntry { id, seq: u64_at(item, 16), topic, position: u32_at(item, 28) };
                 found.get_or_insert(entry);
@@ -265,7 +269,7 @@ impl IndexFile {
         let mut found = None;
         self.search(
             KEYS,
-            KEY_BYTES,
+            KEY_ROW_BYTES,
             hash,
             |item| u64_at(item, 0),
             |item| {
@@ -280,7 +284,7 @@ impl IndexFile {
         self.read_directory()?;
         let file = self.file()?;
         let mut page = [0; PAGE_BYTES];
-        for (section, item_bytes) in [(IDS, ID_BYTES), (KEYS, KEY_BYTES)] {
+        for (section, item_bytes) in [(IDS, ID_ROW_BYTES), (KEYS, KEY_ROW_BYTES)] {
             for number in 0..self.page_count(section) {
                 self.read_page(&*file, section, number, item_bytes, &mut page)?;
             }
@@ -383,7 +387,7 @@ pub(crate) fn describe(bytes: &[u8], out: &mut dyn io::Write) -> io::Result<()> 
         "{} events, committed {} to {}",
         summary.events, summary.first_commit_ms, summary.last_commit_ms
     )?;
-    writeln!(out, "server ids {} to {}", summary.first_own_id, summary.last_own_id)?;
+    writeln!(out, "server ids {} to {}", summary.first_server_id, summary.last_server_id)?;
     writeln!(out, "publishers' ids {} to {}", summary.first_client_id, summary.last_client_id)?;
     writeln!(out, "publishers' ids that are not time-ordered: {}", summary.unordered_ids)?;
     let names = ["id filter", "key filter", "topics", "entries", "ids", "keys"];

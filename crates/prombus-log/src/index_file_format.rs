@@ -6,14 +6,19 @@ use crate::index::{Entry, Summary, TopicSpan};
 use crate::layout::{FORMAT_VERSION, INDEX_MAGIC};
 use bytes::BufMut as _;
 
+// Sizes in bytes.
 pub(crate) const HEAD_BYTES: usize = 512;
-pub(crate) const SECTIONS: usize = 6;
 pub(crate) const PAGE_BYTES: usize = 4096;
 pub(crate) const PAGE_HEAD_BYTES: usize = 16;
-pub(crate) const ID_BYTES: usize = 32;
-pub(crate) const KEY_BYTES: usize = 16;
+pub(crate) const ID_ROW_BYTES: usize = 32;
+pub(crate) const KEY_ROW_BYTES: usize = 16;
 pub(crate) const DIRECTORY_ROW_BYTES: usize = 56;
 pub(crate) const ENTRY_BYTES: usize = 64;
+
+/// The number of sections.
+pub(crate) const SECTIONS: usize = 6;
+
+// Numbers of the sections, in the order of the head.
 pub(crate) const IDS_FILTER: usize = 0;
 pub(crate) const KEYS_FILTER: usize = 1;
 pub(crate) const DIRECTORY: usize = 2;
@@ -21,12 +26,15 @@ pub(crate) const ENTRIES: usize = 3;
 pub(crate) const IDS: usize = 4;
 pub(crate) const KEYS: usize = 5;
 
-/// Where a section of an index file is.
+/// Where a section of an index file is, its checksum, and its number of rows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Section {
+    /// Where the section starts in the file.
     pub(crate) offset: u64,
+    /// Its size in bytes.
     pub(crate) length: u64,
     pub(crate) crc: u32,
+    /// Its number of rows.
     pub(crate) count: u32,
 }
 
@@ -43,8 +51,8 @@ pub(crate) fn encode_head(index_head: &IndexHead) -> Vec<u8> {
     head.put_u64_le(summary.events);
     head.put_i64_le(summary.first_commit_ms);
     head.put_i64_le(summary.last_commit_ms);
-    head.put_u128_le(summary.first_own_id.as_u128());
-    head.put_u128_le(summary.last_own_id.as_u128());
+    head.put_u128_le(summary.first_server_id.as_u128());
+    head.put_u128_le(summary.last_server_id.as_u128());
     head.put_u128_le(summary.first_client_id.as_u128());
     head.put_u128_le(summary.last_client_id.as_u128());
     head.put_u64_le(summary.unordered_ids);
@@ -62,7 +70,9 @@ pub(crate) fn encode_head(index_head: &IndexHead) -> Vec<u8> {
 
 /// The head of an index file.
 pub(crate) struct IndexHead {
+    /// The number of the segment.
     pub(crate) segment: u64,
+    /// The salt of the segment.
     pub(crate) salt: u32,
     /// The indexed length of the segment.
     pub(crate) covered: u64,
@@ -70,6 +80,7 @@ pub(crate) struct IndexHead {
     pub(crate) sections: [Section; SECTIONS],
 }
 
+/// Reads the head from the segment number on. The caller has checked magic, crc and version.
 pub(crate) fn read_head(fields: &mut Fields<'_>) -> Option<IndexHead> {
     let segment = fields.u64()?;
     let salt = fields.u32()?;
@@ -79,8 +90,8 @@ pub(crate) fn read_head(fields: &mut Fields<'_>) -> Option<IndexHead> {
         events: fields.u64()?,
         first_commit_ms: fields.i64()?,
         last_commit_ms: fields.i64()?,
-        first_own_id: EventId::from_u128(fields.u128()?),
-        last_own_id: EventId::from_u128(fields.u128()?),
+        first_server_id: EventId::from_u128(fields.u128()?),
+        last_server_id: EventId::from_u128(fields.u128()?),
         first_client_id: EventId::from_u128(fields.u128()?),
         last_client_id: EventId::from_u128(fields.u128()?),
         unordered_ids: fields.u64()?,
@@ -124,7 +135,7 @@ pub(crate) fn put_entry(into: &mut Vec<u8>, entry: &Entry) {
     into.put_u64_le(entry.last_seq);
     into.put_i64_le(entry.min_ts);
     into.put_i64_le(entry.max_ts);
-    into.put_u128_le(entry.first_own_id.as_u128());
+    into.put_u128_le(entry.first_server_id.as_u128());
     into.put_u32_le(entry.position);
     into.put_u32_le(entry.end);
     into.put_u32_le(entry.count);
@@ -137,7 +148,9 @@ pub(crate) fn entry_from(row: &[u8]) -> Entry {
         last_seq: u64_at(row, 8),
         min_ts: u64_at(row, 16) as i64,
         max_ts: u64_at(row, 24) as i64,
-        first_own_id: EventId::from_u128(u128::from_le_bytes(row[32..48].try_into().expect("sixteen bytes"))),
+        first_server_id: EventId::from_u128(u128::from_le_bytes(
+            row[32..48].try_into().expect("sixteen bytes"),
+        )),
         position: u32_at(row, 48),
         end: u32_at(row, 52),
         count: u32_at(row, 56),

@@ -5,9 +5,9 @@ use crate::bloom_filter::Filter;
 use crate::index::{IdEntry, Index, KeyEntry};
 use crate::index_file::IndexFile;
 use crate::index_file_format::{
-    DIRECTORY, DIRECTORY_ROW_BYTES, ENTRIES, HEAD_BYTES, ID_BYTES, IDS, IDS_FILTER, IndexHead, KEY_BYTES,
-    KEYS, KEYS_FILTER, PAGE_BYTES, PAGE_HEAD_BYTES, SECTIONS, Section, encode_head, put_directory_row,
-    put_entry,
+    DIRECTORY, DIRECTORY_ROW_BYTES, ENTRIES, HEAD_BYTES, ID_ROW_BYTES, IDS, IDS_FILTER, IndexHead,
+    KEY_ROW_BYTES, KEYS, KEYS_FILTER, PAGE_BYTES, PAGE_HEAD_BYTES, SECTIONS, Section, encode_head,
+    put_directory_row, put_entry,
 };
 use crate::keyed_hash::KeyedHash;
 use crate::layout::{index_name, index_new_name};
@@ -53,7 +53,7 @@ fn encode(index: &Index, segment: u64, salt: u32, covered: u64, hash: KeyedHash)
     }
     section(&mut file, DIRECTORY, topics.len(), rows);
     section(&mut file, ENTRIES, entry_count as usize, entries);
-    let body = pages(&ids, ID_BYTES, |page, &(_, at)| {
+    let body = pages(&ids, ID_ROW_BYTES, |page, &(_, at)| {
         let id = &index.ids[at as usize];
         page.put_u128_le(id.id.as_u128());
         page.put_u64_le(id.seq);
@@ -61,7 +61,7 @@ fn encode(index: &Index, segment: u64, salt: u32, covered: u64, hash: KeyedHash)
         page.put_u32_le(id.position);
     });
     section(&mut file, IDS, ids.len(), body);
-    let body = pages(&keys, KEY_BYTES, |page, key| {
+    let body = pages(&keys, KEY_ROW_BYTES, |page, key| {
         page.put_u64_le(key.hash);
         page.put_u32_le(key.topic);
         page.put_u32_le(key.position);

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The longest time between two maintenance runs, so that failed work is retried.
+/// The longest time between two rounds of maintenance, so that failed work is retried.
 const MAINTENANCE_RETRY: Duration = Duration::from_secs(1);
 
 /// The parts of an open log. Maintenance and the writer call the queue and the committed log, which never call back.
@@ -54,7 +54,7 @@ impl Parts {
             self.maintenance.jobs.stop();
             self.committed.durable.wake();
             self.queue.wake_all();
-            self.committed.maintenance_due.ring();
+            self.committed.maintenance_due.notify();
         }
     }
 
@@ -121,8 +121,8 @@ impl Handle {
         let was_closed = parts.queue.close();
         parts.maintenance.jobs.stop();
         parts.queue.notify_room();
-        parts.queue.commit_due.ring();
-        parts.committed.maintenance_due.ring();
+        parts.queue.commit_due.notify();
+        parts.committed.maintenance_due.notify();
         for thread in self.threads.lock().drain(..) {
             // A thread that panicked must not be mistaken for one that finished its work.
             if thread.join().is_err() {

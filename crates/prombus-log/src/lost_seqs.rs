@@ -32,13 +32,13 @@ struct Around {
 
 /// The seqs of each topic in all segments except the damaged one.
 pub(crate) struct OtherSegments {
-    /// The place of the damaged segment in log order.
+    /// The index of the damaged segment in log order.
     at: usize,
     topics: HashMap<u32, Around>,
 }
 
 impl OtherSegments {
-    /// Starts with all topics, as if the log had only the damaged segment. `at` is its place in log order.
+    /// Starts with all topics, as if the log had only the damaged segment. `at` is its index in log order.
     pub(crate) fn new(at: usize, topics: &[Option<TopicView>]) -> Self {
         let live = topics.iter().enumerate().filter_map(|(id, topic)| {
             let topic = topic.as_ref().filter(|topic| !topic.is_deleted)?;
@@ -47,7 +47,7 @@ impl OtherSegments {
         Self { at, topics: live.collect() }
     }
 
-    /// Adds the spans of another segment, with its place in log order.
+    /// Adds the spans of another segment, whose index in log order is `other_at`.
     pub(crate) fn add(&mut self, other_at: usize, spans: &[TopicSpan]) {
         for span in spans {
             match self.topics.get_mut(&span.topic) {
@@ -136,7 +136,7 @@ fn lost_entry(damage: &[Range<u64>], last: Option<u64>, next: u64, region: Range
         last_seq: next - 1,
         min_ts: i64::MIN,
         max_ts: i64::MAX,
-        first_own_id: EventId::default(),
+        first_server_id: EventId::default(),
         position: position as u32,
         end: last_part.end as u32,
         count: u32::try_from(next - first).unwrap_or(u32::MAX),

@@ -32,9 +32,13 @@ pub(crate) struct SegmentRow {
 /// An index that is kept for its ids after its segment was cleaned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeptIndex {
+    /// The number of the index file.
     pub(crate) number: u64,
+    /// The salt in the head of the file.
     pub(crate) salt: u32,
+    /// The indexed length in the head of the file.
     pub(crate) covered: u64,
+    /// When the ids expire.
     pub(crate) expires_ms: i64,
 }
 
@@ -43,6 +47,7 @@ pub(crate) struct KeptIndex {
 pub(crate) struct Manifest {
     /// A random number per log. Segment headers repeat it.
     pub(crate) log_id: u64,
+    /// The seed of the hashes of ids and keys.
     pub(crate) hash_seed: [u64; 2],
     /// How often this file was written.
     pub(crate) generation: u64,
@@ -50,16 +55,18 @@ pub(crate) struct Manifest {
     pub(crate) clean: bool,
     /// No file has had this number or a higher one.
     pub(crate) next_number: u64,
-    /// In log order. Prepared segments that are not begun come last.
+    /// The segments in log order. Prepared segments that are not begun come last.
     pub(crate) segments: Vec<SegmentRow>,
+    /// The kept indexes.
     pub(crate) kept_indexes: Vec<KeptIndex>,
-    /// The older one first. Both may be the same checkpoint, as in a backup.
+    /// The numbers of the two checkpoint files, the older one first. Both may be the same file, as in a backup.
     pub(crate) checkpoints: [u64; 2],
 }
 
 /// What reading the manifest found.
 pub(crate) enum ManifestRead {
     Missing,
+    /// A newer version wrote it, with this format version.
     Newer(u32),
     Damaged(Fault),
     Found {
@@ -181,7 +188,7 @@ impl Manifest {
     }
 
     /// Whether the manifest still lists the file that contains a loss.
-    pub(crate) fn names_file_of(&self, loss: &Loss) -> bool {
+    pub(crate) fn lists_file_of(&self, loss: &Loss) -> bool {
         match loss.kind {
             LossKind::Segment => self.segments.iter().any(|row| row.id.number == loss.number),
             LossKind::KeptIndex => self.kept_indexes.iter().any(|row| row.number == loss.number),

@@ -21,9 +21,9 @@ pub struct CommittedRun {
 pub struct Committed<'a> {
     /// The number of the batch. All tickets up to it are durable.
     pub batch: u64,
-    /// The number of events in it.
+    /// The number of events in the batch.
     pub events: usize,
-    /// Its size in the log.
+    /// The size of the batch in the log.
     pub bytes: usize,
     /// The added events of each topic, one item per topic.
     pub runs: &'a [CommittedRun],
@@ -60,7 +60,7 @@ pub enum Notice {
     },
     /// All reads that failed before have succeeded.
     ReadableAgain,
-    /// The disk has no room for another segment: publishers are refused once the current one is full.
+    /// The disk has no room for another segment: publishers are refused when the current one is full.
     StorageFull {
         /// The system's error.
         error: String,

@@ -14,7 +14,9 @@ use std::collections::HashSet;
 
 /// A damaged range inside a batch.
 pub(crate) struct DamagedRange {
+    /// Where the range starts in the segment.
     pub(crate) position: u64,
+    /// Where the range ends in the segment.
     pub(crate) end: u64,
     /// Whether some of its bytes cannot be read.
     pub(crate) is_unreadable: bool,
@@ -28,10 +30,12 @@ impl DamagedRange {
 
 /// The records that were lost in a damaged range.
 pub(crate) struct LostRecords {
+    /// Where the damaged range starts in the segment.
     pub(crate) position: u64,
     pub(crate) kind: FaultKind,
-    /// First and last lost seq, for events.
+    /// The first and the last lost seq; `None` for records other than events.
     pub(crate) seqs: Option<(u64, u64)>,
+    /// The run of the lost records.
     pub(crate) run: CoveredRun,
     pub(crate) is_unreadable: bool,
 }
@@ -95,7 +99,7 @@ pub(crate) fn index_batch(index: &mut Index, events: &[FoundEvent], losses: &[Lo
         losses.iter().filter(|loss| loss.seqs.is_some()).map(|loss| loss.run).collect();
     covered.dedup();
     let mut next = covered.iter().peekable();
-    let own_id_in = |run: &CoveredRun| {
+    let server_id_in = |run: &CoveredRun| {
         let own = events.iter().find(|event| {
             let position = u64::from(event.position);
             (run.start..run.end).contains(&position) && event.header.flags & FLAG_CLIENT_ID == 0
@@ -105,13 +109,13 @@ pub(crate) fn index_batch(index: &mut Index, events: &[FoundEvent], losses: &[Lo
     for event in events {
         let position = u64::from(event.position);
         while let Some(run) = next.next_if(|run| run.start <= position) {
-            index.cover_run(run, own_id_in(run));
+            index.cover_run(run, server_id_in(run));
         }
         let is_covered = covered.iter().any(|run| (run.start..run.end).contains(&position));
         index.add_event(event, !is_covered);
     }
     for run in next {
-        index.cover_run(run, own_id_in(run));
+        index.cover_run(run, server_id_in(run));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Encodes and decodes frames. A frame is a 64-byte header with its own checksum, then the key and the body, which share a
 //! second checksum.
 //!
-//! Both checksums are salted with a random number for each life of a file. So frames from an earlier life of a recycled
+//! Both checksums are salted with a random number for each use of a file. So frames from an earlier use of a recycled
 //! file, and payloads that imitate frames, are never valid. A batch is a sequence of runs (records of one topic) that ends
 //! with a COMMIT frame. The COMMIT's body lists the runs, each with a digest of its header checksums. A header checksum
 //! covers the body checksum, so the digests cover every byte of the batch. There is no further checksum over the whole
@@ -49,7 +49,7 @@ pub(crate) struct Header {
     pub(crate) flags: u8,
     pub(crate) key_length: u16,
     pub(crate) body_length: u32,
-    /// Checksum of key and body, without the salt.
+    /// The checksum of key and body, without the salt.
     pub(crate) body_crc: u32,
     /// Events: the topic. State records: the caller's tag.
     pub(crate) topic: u32,
@@ -87,7 +87,7 @@ impl Header {
         crc
     }
 
-    /// Reads a header and checks it; `None` if these bytes are not a frame of this life of the file.
+    /// Reads a header and checks it; `None` if these bytes are not a frame of this use of the file.
     pub(crate) fn checked(bytes: &[u8], salt: u32) -> Option<Self> {
         let bytes = bytes.get(..HEADER_BYTES)?;
         if bytes[0..4] != FRAME_MAGIC || crc32c::crc32c(&bytes[8..]) ^ salt != header_crc(bytes) {
@@ -165,10 +165,14 @@ pub(crate) fn digest_add(digest: u32, header_crc: u32) -> u32 {
 /// The entry of a run in the COMMIT's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunEntry {
+    /// The topic, or [`TOPIC_RECORDS`] or [`STATE_RECORDS`].
     pub(crate) topic: u32,
+    /// The number of frames.
     pub(crate) count: u32,
     pub(crate) first_seq: u64,
+    /// The size of the frames in bytes.
     pub(crate) length: u32,
+    /// The checksum over the header checksums of the frames.
     pub(crate) digest: u32,
 }
 
@@ -203,7 +207,7 @@ impl RunEntry {
 pub(crate) struct Commit {
     pub(crate) batch: u64,
     pub(crate) commit_ms: i64,
-    /// Length of the batch, from its first frame to the end of the COMMIT.
+    /// The length of the batch, from its first frame to the end of the COMMIT.
     pub(crate) length: u64,
     /// The chain value of the previous COMMIT.
     pub(crate) previous: u32,
@@ -290,13 +294,13 @@ pub struct Event<'a> {
     pub id: EventId,
     /// The publisher's time.
     pub ts: i64,
-    /// When the log accepted it, in milliseconds. Commit times never decrease.
+    /// When the log accepted the event, in milliseconds since 1970. Commit times never decrease.
     pub commit_ms: i64,
-    /// The key, if it has one.
+    /// The key, if the event has one.
     pub key: Option<&'a [u8]>,
     /// The body, as it was appended.
     pub body: &'a [u8],
-    /// Whether it deletes its key in a compacted topic.
+    /// Whether the event deletes its key in a compacted topic.
     pub tombstone: bool,
     /// Whether the publisher chose the id.
     pub client_id: bool,
@@ -357,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_of_another_life_of_the_file_is_invalid() {
+    fn a_frame_of_an_earlier_use_of_the_file_is_invalid() {
         assert_eq!(Header::checked(&frame(42), 43), None);
     }
 

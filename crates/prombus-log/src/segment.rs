@@ -41,10 +41,10 @@ impl SegmentKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentId {
     pub(crate) number: u64,
-    /// A random number for each life of the file. It salts every checksum in it.
+    /// A random number for each use of the file. It salts every checksum in the file.
     pub(crate) salt: u32,
     pub(crate) kind: SegmentKind,
-    /// Length of the file.
+    /// The length of the file.
     pub(crate) capacity: u64,
     /// How often the file was recycled; zero for a file that was filled with zeros.
     pub(crate) life: u32,
@@ -62,12 +62,13 @@ pub(crate) enum SegmentIndex {
 /// One segment, shared by the committer and all readers.
 pub(crate) struct Segment {
     pub(crate) id: SegmentId,
-    /// The end of the last batch once the segment is sealed; zero before.
+    /// The end of the last batch if the segment is sealed, otherwise zero.
     sealed: AtomicU64,
     index: RwLock<SegmentIndex>,
     storage: Arc<dyn Storage>,
     mode: OpenMode,
-    /// Open only while it is used: a log may have more segments than a process may have open files.
+    /// The file, if it is open. It is closed when it is not used, because a log may have more segments than a process
+    /// may have open files.
     file: Mutex<Option<Arc<dyn StorageFile>>>,
     /// Ranges that count as damaged while they cannot be read; see `accepted_losses.rs`.
     accepted_losses: Mutex<Arc<[Range<u64>]>>,
@@ -283,7 +284,7 @@ pub(crate) fn recycle(storage: &dyn Storage, old_number: u64, id: &SegmentId, lo
 }
 
 /// Makes the header durable. This must happen before the manifest lists the segment: otherwise a power cut can leave the
-/// salt of an earlier life.
+/// salt of an earlier use.
 fn finish(storage: &dyn Storage, file: &dyn StorageFile, id: &SegmentId, log_id: u64) -> io::Result<()> {
     write_header(file, id, log_id)?;
     file.sync(SyncPoint::Segment)?;

@@ -4,19 +4,19 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Wakes one thread, which then finds out what there is to do. Ringing again before the thread has woken costs one atomic
-/// load.
+/// Wakes one thread, which then finds out what there is to do. Notifying again before the thread has woken costs one
+/// atomic load.
 #[derive(Default)]
 pub(crate) struct Wakeup {
-    rung: AtomicBool,
+    is_notified: AtomicBool,
     lock: Mutex<()>,
     wake: Condvar,
 }
 
 impl Wakeup {
     #[inline]
-    pub(crate) fn ring(&self) {
-        if !self.rung.load(Ordering::SeqCst) && !self.rung.swap(true, Ordering::SeqCst) {
+    pub(crate) fn notify(&self) {
+        if !self.is_notified.load(Ordering::SeqCst) && !self.is_notified.swap(true, Ordering::SeqCst) {
             drop(self.lock.lock());
             self.wake.notify_one();
         }
@@ -24,7 +24,7 @@ impl Wakeup {
 
     pub(crate) fn wait(&self, timeout: Option<Duration>) {
         let mut guard = self.lock.lock();
-        while !self.rung.swap(false, Ordering::SeqCst) {
+        while !self.is_notified.swap(false, Ordering::SeqCst) {
             match timeout {
                 None => self.wake.wait(&mut guard),
                 Some(timeout) => {

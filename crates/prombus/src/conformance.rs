@@ -175,7 +175,7 @@ macro_rules! conformance_suite {
                 dead_letter_topics_match_only_patterns_that_name_them,
                 an_event_that_two_patterns_match_is_delivered_once,
                 a_member_with_other_topics_gets_a_conflict,
-                after_id_with_several_topics_starts_at_the_events_time,
+                after_id_with_several_topics_starts_at_the_events_ts,
                 topics_of_a_group_are_read_in_commit_order,
             ]
             filters: [

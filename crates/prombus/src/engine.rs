@@ -50,8 +50,8 @@ pub struct EngineCapabilities {
     pub has_local_files: bool,
     /// Scans and lookups are always ready. They read local files on the calling thread, at most a megabyte per call.
     pub reads_locally: bool,
-    /// Compaction is worth its cost when this many bytes of events are dead.
-    pub compaction_unit_bytes: u64,
+    /// Compaction does not start early for fewer dead bytes than this. It also needs at least as many dead as live bytes.
+    pub compaction_bytes_min: u64,
 }
 
 /// A batch to append. Either all of it becomes durable or none of it.
@@ -97,9 +97,9 @@ pub struct TopicUsage {
 pub struct Scanned {
     /// The first seq that the scan did not visit.
     pub next_seq: u64,
-    /// How many seqs of the scanned range retention, compaction or deletion removed.
+    /// The number of seqs in the scanned range whose events retention, compaction or a deletion removed.
     pub cleaned: u64,
-    /// How many seqs of the scanned range are damaged.
+    /// The number of seqs in the scanned range whose events are damaged.
     pub corrupt: u64,
 }
 
@@ -186,7 +186,7 @@ pub trait EngineObserver: Send + Sync + 'static {
     /// The engine commits again; a call of `room` follows. Appends are refused with [`StoreError::Busy`] until this returns.
     fn resumed(&self);
 
-    /// Another process leads this store. The engine commits nothing more.
+    /// Another process leads this store; `leader` names it, if it is known. The engine commits nothing more.
     fn deposed(&self, leader: String);
 
     /// The engine has permanently stopped writing.
@@ -212,7 +212,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Sets the observer. Called once, before the first append.
     fn observe(&self, observer: Arc<dyn EngineObserver>);
 
-    /// Groups, settings and small values as they were when the engine was opened.
+    /// Groups, topic settings and named values ([`StateRecord::Kept`]) as they were when the engine was opened.
     fn restored(&self) -> RestoredState;
 
     /// Appends a batch; never waits. The outcomes are added to `outcomes` at once, or are known with the commit
@@ -229,8 +229,8 @@ pub trait Engine: Send + Sync + 'static {
     /// The newest durable commit.
     fn durable_commit(&self) -> u64;
 
-    /// The commit times that are closed and complete. `closing` closes this time even if the clock has not reached it yet.
-    /// `complete_ms` covers only commits that the observer was told of; it may be `i64::MIN` while such a report is in progress.
+    /// The commit times that are closed and complete. The time `closing` is closed even if the clock has not reached it yet.
+    /// `complete_ms` covers only commits that the observer was told of. It may be `i64::MIN` while such a report is in progress.
     fn commit_times(&self, closing: i64) -> CommitTimes;
 
     /// Waits until an append that was refused with [`StoreError::Busy`] may be retried. Returns false if there will never be
@@ -266,8 +266,8 @@ pub trait Engine: Send + Sync + 'static {
     /// The newest durable seq of a topic; zero if it has no events.
     fn last_seq(&self, topic: TopicId) -> u64;
 
-    /// A seq that separates the events that were appended before this call from later ones: earlier events have at most this seq.
-    /// An engine that learns seqs with the commit waits for the queued appends.
+    /// The seq that separates the events that were appended before this call, which have at most this seq, from later ones. An
+    /// engine that learns seqs with the commit waits for the queued appends.
     fn appended_seq(&self, topic: TopicId) -> Lookup<u64>;
 
     /// Whether the engine generated this id. Such ids rise with the seqs of a topic, so the position of an id is known even after

@@ -319,7 +319,9 @@ pub enum GroupError {
     #[error(transparent)]
     Option(#[from] OptionError),
     /// The group does not exist.
-    #[error("there is no group {group:?} on {topic:?}; name the subscription as written, e.g. \"orders.*\"")]
+    #[error(
+        "there is no group {group:?} on {topic:?}; use the topic or pattern with which the group was created, e.g. \"orders.*\""
+    )]
     UnknownGroup {
         /// The subscription as written.
         topic: String,

@@ -1,4 +1,5 @@
-//! Decides which process leads a store that several processes share: the lease, the takeover, the release.
+//! Decides which process leads a store that several processes share: the leader lease, the takeover, the release. In
+//! this folder, "the lease" is the leader lease of a store. A lease of an event is always called that.
 //!
 //! ```text
 //! LeaseMachine (pure) ◄── Runner ──► SharedStore: lease record, engine

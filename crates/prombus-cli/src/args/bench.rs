@@ -8,7 +8,8 @@ use std::path::PathBuf;
 pub(super) const BENCH_HELP: &str = "\
 Without --url, each load gets its own server with a new data folder inside --data; both are removed
 afterwards. Put --data on a real disk: on tmpfs an fsync costs nothing, so the numbers mean little.
-Published messages are read back and compared: lost, doubled and out of order must be 0.
+Published messages are read back and compared: the columns \"lost\", \"doubled\" and
+\"out of order\" must be 0.
 
 Exit code: 0 every message arrived once and in order; 1 some did not, or the run failed.
 
@@ -69,7 +70,9 @@ impl Load {
             Self::Consume => "one group consumes and acks existing messages",
             Self::PublishToAck => "publish, deliver to one group, ack",
             Self::FanOut => "deliver each message to --groups groups",
-            Self::Latency => "publish --rate messages a second; latency counts from when a message is due",
+            Self::Latency => {
+                "publish --rate messages per second; latency counts from when each message is due"
+            }
             Self::Topics => "publish to --topics topics in turn",
             Self::Connections => "publish over many connections; --window is divided among them",
         }
@@ -118,7 +121,7 @@ pub struct BenchArgs {
     /// Token for that server
     #[arg(long, env = "WS_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
-    /// Measure the library in this process, without a server
+    /// Measure the library inside this process, without a server
     #[arg(long)]
     pub in_process: bool,
     /// Folder in which temporary data folders are created
@@ -127,10 +130,10 @@ pub struct BenchArgs {
     /// How long each load publishes
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = positive)]
     pub seconds: f64,
-    /// Publish this many messages in total, instead of for a time
+    /// Publish this many messages in total, instead of publishing for --seconds
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub messages: Option<u64>,
-    /// Payload size, at least 37
+    /// Size of a payload, at least 37
     #[arg(long, value_name = "BYTES", default_value = "256", value_parser = size)]
     pub size: usize,
     /// Maximum unanswered publishes per connection, and maximum unacked deliveries per group (at most 100000)

@@ -15,7 +15,7 @@ Exit code: 0 no faults; 1 faults, or data that cannot be read; 2 could not run (
 pub enum ConfigCommand {
     /// Print the default config file: every key, with its meaning and default
     Default,
-    /// Check a config file for unknown keys and bad values, and print their lines
+    /// Check a config file: print unknown keys and bad values, with their line numbers
     Check {
         /// The config file
         file: PathBuf,
@@ -35,8 +35,9 @@ pub struct VerifyArgs {
 
 pub(super) const REPAIR_HELP: &str = "\
 Reads every file of a data folder that no server is using, and lists the places that the disk cannot read, with the \
-events in them. Without --accept-loss nothing is changed. With it these places are marked as damaged, and the server \
-starts and continues without the events in them. A marked place that becomes readable again is served again.
+events in them. Without --accept-loss nothing is changed. With it, these places are marked as damaged, and the server \
+starts and continues without the events in them. If a marked place becomes readable, its events are served again, but \
+groups that settled them do not receive them.
 
 Exit code: 0 nothing is lost, or the loss was accepted; 1 some places cannot be read; 2 could not run.
 

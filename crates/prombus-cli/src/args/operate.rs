@@ -1,4 +1,4 @@
-//! Arguments of the commands that administer a running server: topic, backup, outbox.
+//! Arguments of commands for a running server: topic, backup, outbox.
 
 use super::remote::ServerArgs;
 use crate::config::topic_keys;
@@ -34,7 +34,7 @@ Examples:
 pub enum TopicCommand {
     /// List all topics
     List {
-        /// Only topics whose names begin with this
+        /// Only topics whose names begin with this text
         #[arg(long, value_name = "TEXT")]
         prefix: Option<String>,
         /// Print JSON instead of a table
@@ -47,7 +47,7 @@ pub enum TopicCommand {
     Show {
         /// The topic
         topic: String,
-        /// Print JSON
+        /// Print JSON instead of text
         #[arg(long)]
         json: bool,
         #[command(flatten)]
@@ -77,8 +77,8 @@ pub enum TopicCommand {
 }
 
 pub(super) const BACKUP_HELP: &str = "\
-The server copies everything that is on its disk at this moment, and keeps serving meanwhile. DIR is a new or \
-empty folder on the server's machine. The token needs the scope admin.
+The server copies all events, groups and settings that are stored at this moment, and keeps serving meanwhile. DIR is a \
+new or empty folder on the server's machine. The token needs the scope admin.
 
 Examples:
   prombus backup /var/backups/prombus-monday
@@ -97,8 +97,8 @@ pub struct BackupArgs {
 
 pub(super) const OUTBOX_HELP: &str = "\
 A service writes events to the table or collection `outbox` of its own database, in the same transaction as its other \
-changes. This command publishes them. Each event gets the row's id, so a crash between publishing a row and marking it \
-as sent does not create a second event.
+changes. This command publishes them. Each event's id comes from the row's id (a UUID is used unchanged, other text is \
+hashed to a UUID), so a crash between publishing a row and marking it as sent does not create a second event.
 
 Examples:
   prombus outbox drain --sqlite shop.db --to ws://127.0.0.1:8090
@@ -136,10 +136,10 @@ pub struct OutboxArgs {
     /// The MongoDB collection
     #[arg(long, value_name = "NAME", default_value = "outbox", requires = "mongodb")]
     pub collection: String,
-    /// The server to publish to
+    /// The server to publish to: http://, https://, ws:// or wss://
     #[arg(long, value_name = "URL", env = "PROMBUS_URL", default_value = "http://127.0.0.1:8090")]
     pub to: String,
-    /// Token for that server; without this and PROMBUS_TOKEN, WS_TOKEN is used
+    /// Token for that server; if neither this nor PROMBUS_TOKEN is set, WS_TOKEN is used
     #[arg(long, env = "PROMBUS_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
     /// Name of this drainer in the rows that it claims; must be unique among running drainers [default: a new name]
@@ -148,7 +148,7 @@ pub struct OutboxArgs {
     /// Rows to claim and publish at a time
     #[arg(long, value_name = "ROWS", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub batch: u32,
-    /// How long claimed rows belong to this drainer; afterwards another may claim them
+    /// How long claimed rows belong to this drainer; afterwards another drainer may claim them
     #[arg(long, value_name = "MS", default_value = "30000", value_parser = clap::value_parser!(u64).range(1..))]
     pub lease_ms: u64,
     /// How often to check an empty outbox

@@ -13,7 +13,7 @@ pub struct ServerArgs {
     /// The server's URL: http://, https://, ws:// or wss://
     #[arg(long, value_name = "URL", env = "PROMBUS_URL", default_value = "http://127.0.0.1:8090")]
     pub url: String,
-    /// Token for the server; without this and PROMBUS_TOKEN, WS_TOKEN is used
+    /// Token for the server; if neither this nor PROMBUS_TOKEN is set, WS_TOKEN is used
     #[arg(long, env = "PROMBUS_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
 }
@@ -32,7 +32,7 @@ pub struct TimeArgs {
 pub(super) const EXPORT_HELP: &str = "\
 Each line is a complete event: id, seq, ts, topic, payload, and its optional fields such as key, headers and tags. \
 The export ends with the event that is newest when it starts. If an export to a FILE was interrupted, --resume removes \
-an incomplete last line and continues after the last complete one. A pattern's events come in commit order.
+an incomplete last line and continues after the last complete one. The events of a pattern are in commit order.
 
 Filters: key=…, tag=…, header.NAME=…; an event must match all of them.
 
@@ -42,8 +42,8 @@ Examples:
   prombus export orders.new -o orders.ndjson --resume
   prombus export orders.new --from-ts 2026-05-01 --to-ts 2026-06-01 | gzip > may.gz
   prombus export 'orders.**' --from-ts -1d --filter key=customer-7
-  prombus export orders.new --last 10                the last ten
-  prombus export orders.new --last 10 --order desc   the newest first";
+  prombus export orders.new --last 10                the last ten events, oldest first
+  prombus export orders.new --last 10 --order desc   the last ten events, newest first";
 
 /// Arguments of `export`.
 #[derive(Debug, ClapArgs)]
@@ -106,12 +106,12 @@ fn export_from(text: &str) -> Result<ExportFrom, String> {
 }
 
 pub(super) const IMPORT_HELP: &str = "\
-Lines have the format of `prombus export`. Ids are kept: an event that the topic already has is not added again, so \
-after an interruption run the same command again. A line without an id gets a new one in each run: continue such an \
+Lines have the format of `prombus export`. Ids are kept, and an event that the topic already has is not added again. So \
+after an interruption, run the same command again. A line without an id gets a new id in each run: continue such an \
 import with --from-line.
 
 A line that is not an event ends the import, after all lines before it are on the server's disk; --skip-bad skips such \
-lines. At a rate limit of the server the import waits. If the connection is lost, it reconnects.
+lines. At a rate limit of the server, the import waits. If the connection is lost, it reconnects.
 
 Exit code: 0 all lines were imported; 1 some were not.
 
@@ -178,7 +178,7 @@ pub struct ReplayArgs {
     /// Only the last N events; not for patterns
     #[arg(long, value_name = "N", value_parser = last_range(), conflicts_with = "from_ts")]
     pub last: Option<u64>,
-    /// Give copies new ids: a second replay adds them all again
+    /// Give copies new ids; then a second replay adds all of them again
     #[arg(long)]
     pub new_ids: bool,
     #[command(flatten)]
@@ -194,11 +194,12 @@ Examples:
 
 const REDRIVE_HELP: &str = "\
 Publishes dead-lettered events to their topic again, with payload, key, headers and tags. caused_by contains the id of \
-the original event, and the header x-redrives counts how often it was redriven. Every group of the topic receives them.
+the original event, and the header x-redrives counts how often the event was redriven. Every group of the topic receives the \
+events.
 
 Without --yes nothing is published. The id of a new event is derived from the dead letter's id, so a dead letter is \
-redriven only once: after an interruption, run the same command again. Dead letters stay in their topic. \
-An event that was already redriven --max-redrives times is skipped.
+redriven only once: after an interruption, run the same command again. Dead letters stay in their topic. If a redriven \
+event fails again, it makes a new dead letter. An event that was already redriven --max-redrives times is skipped.
 
 Filters: key=…, tag=…, header.NAME=… of the original event; it must match all of them.
 

@@ -4,17 +4,18 @@ use crate::config::SettingFlags;
 use clap::Args as ClapArgs;
 
 pub(super) const SERVE_HELP: &str = "\
-A config file is read only when --config or PROMBUS_CONFIG names it.
+A config file is read only if --config or PROMBUS_CONFIG names it.
 Precedence: flag, then environment variable, then config file, then default.
 
 Environment:
-  WS_PORT          the port to use instead of 8090 (--listen and PROMBUS_LISTEN take precedence)
-  HTTP_PORT        the port of an additional listener on 127.0.0.1
+  WS_PORT          listen on this port of 127.0.0.1 (--listen and PROMBUS_LISTEN take precedence)
+  HTTP_PORT        also listen on this port of 127.0.0.1
   WS_TOKEN         a token that allows everything; if neither this nor a token or JWT key in the
                    config file is set, only clients on this machine have access
   PROMBUS_<KEY>, PROMBUS_<SECTION>_<KEY>
-                   every key of the config file, e.g. PROMBUS_DATA, PROMBUS_LIMITS_MAX_CONNECTIONS;
-                   list elements are separated by commas
+                   a key of the config file, e.g. PROMBUS_DATA, PROMBUS_LIMITS_MAX_CONNECTIONS; not
+                   for keys in [[topic]], [[auth.token]] and [[auth.rule]]; separate the elements
+                   of a list by commas
 
 Examples:
   prombus serve
@@ -33,7 +34,7 @@ pub struct ServeArgs {
     /// Config file; `prombus config default` prints one
     #[arg(long, value_name = "FILE")]
     pub config: Option<String>,
-    /// Publish sample heartbeats and project them to process states
+    /// Demo: publish sample heartbeats, and derive the states of processes from them
     #[arg(long)]
     pub demo: bool,
 }

@@ -97,7 +97,7 @@ async fn close(backend: &dyn Backend, timeout: Duration) -> anyhow::Result<()> {
     let closed = tokio::time::timeout(timeout, backend.close()).await;
     closed
         .map_err(|_| {
-            anyhow!("the store did not close in time; the next start recovers all acknowledged events")
+            anyhow!("the store did not close in time; the next start recovers all events whose publish was answered with OK")
         })?
         .context("closing the store")
 }

@@ -33,7 +33,7 @@ pub const SECTIONS: &[Section] = &[
     table("limits", "", LIMITS),
     table(
         "rate",
-        "Rate limits, for each connection separately. A burst is the number that is allowed at once.",
+        "Rate limits, for each connection separately. A burst is the number of publishes or events that are allowed at once.",
         RATE,
     ),
     Section { path: "topic[]", doc: TOPIC_DOC, example: Some(""), settings: TOPIC },
@@ -45,7 +45,7 @@ pub const SECTIONS: &[Section] = &[
     },
     table("storage", "", STORAGE),
     table("engine", "", ENGINE),
-    table("mongodb", "For store = \"mongodb://…\".", MONGODB),
+    table("mongodb", "Used only with store = \"mongodb://…\".", MONGODB),
     table("metrics", "", METRICS),
     Section { path: "auth.token[]", doc: TOKEN_DOC, example: Some(""), settings: TOKEN },
     Section { path: "auth.jwt", doc: JWT_DOC, example: Some(""), settings: JWT },
@@ -59,8 +59,9 @@ const TOKEN_DOC: &str = "Tokens, stored as hashes: `prombus token new` creates o
     [auth.jwt] is configured, every client needs a token.";
 const JWT_DOC: &str = "JSON Web Tokens: HS256 with a secret; RS256, ES256 and EdDSA with PEM files or a JWKS file. At least \
     one of these keys is required. Scopes come from the claim scope or scopes.";
-const RULE_DOC: &str = "Rules restrict access further than scopes. The first rule that matches applies; if there are rules and \
-    none matches, access is denied. An empty list matches anything.";
+const RULE_DOC: &str = "Rules restrict publishing and reading further than scopes do. The first rule that matches applies; if \
+    there are rules and none matches, access is denied. An empty list matches anything. Rules do not restrict the scope \
+    admin.";
 
 const DAY_MS: u64 = 24 * 3_600_000;
 const SOME: RangeInclusive<u64> = 1..=u32::MAX as u64;
@@ -117,8 +118,8 @@ const HTTP: &[Setting] = &[
     whole("http.max_body_bytes", 1..=1 << 32, |s| &mut s.server.connections.max_body_bytes,
         "Maximum size of a request body, before and after decompression."),
     whole("http.min_body_bytes_per_second", 0..=1 << 20, |s| &mut s.server.connections.min_body_bytes_per_second,
-        "Minimum rate of a request body, averaged over 10 s in which the server waits for the client; 0 disables the \
-         limit."),
+        "Minimum rate at which a request body must arrive, averaged over 10 s; time in which the server does not read is \
+         not counted. A slower body is refused with HTTP 408. 0 disables the limit."),
     time("http.keep_alive_ms", |s| &mut s.server.connections.keep_alive,
         "How long a connection may be idle between two requests. Must be longer than the idle timeout of a proxy in \
          front of the server."),
@@ -131,13 +132,13 @@ const LIMITS: &[Setting] = &[
     whole("limits.max_subscriptions", SOME, |s| &mut s.server.connections.max_subscriptions,
         "Maximum number of subscriptions per connection. Further ones are refused with limit_reached."),
     whole("limits.max_queued_bytes", BUFFER, |s| &mut s.server.connections.max_queued_bytes,
-        "Maximum bytes queued for sending on one WebSocket. At half of it the server stops sending events to the client; \
-         at all of it the server stops reading from the client."),
+        "Maximum bytes queued for sending on one WebSocket. When half of it is queued, the server sends no more events \
+         to the client; when all of it is queued, the server also stops reading from the client."),
     whole("limits.max_buffered_bytes", BUFFER, |s| &mut s.server.connections.max_buffered_bytes,
-        "Maximum bytes in the buffers of all connections together. At the limit buffers do not grow; large requests wait \
-         2 s, then are refused with unavailable."),
+        "Maximum bytes in the buffers of all connections together. At the limit, the server reads from and sends to \
+         WebSockets more slowly. A request body over 64 KiB waits for 2 s, then is refused with unavailable."),
     whole("limits.max_payload_bytes", 1..=16 << 20, |s| &mut s.bus.limits.max_payload_bytes,
-        "Maximum payload of an event, up to 16 MiB. Larger ones are refused with too_large."),
+        "Maximum size of an event's payload; the highest value is 16 MiB. Larger payloads are refused with too_large."),
     whole("limits.max_topics", MANY, |s| &mut s.bus.limits.max_topics,
         "Maximum number of topics. Further ones are refused with limit_reached."),
     whole("limits.max_groups", MANY, |s| &mut s.bus.limits.max_groups,
@@ -146,29 +147,32 @@ const LIMITS: &[Setting] = &[
         "Delete a group that has had no members for this long.").example("604_800_000", "never"),
     whole("limits.state_memory_bytes", 1 << 20..=1 << 40, |s| &mut s.bus.limits.state_memory_bytes,
         "Maximum memory for the state by key of all topics together: the keys, and the positions of their newest events. \
-         A topic over it is not compacted, and requests for its state are refused with limit_reached."),
+         A topic whose keys would exceed it is not compacted, and requests for its state are refused with limit_reached."),
     time("limits.auth_timeout_ms", |s| &mut s.server.connections.auth_timeout,
-        "How long a WebSocket client has to authenticate. Then it is closed."),
+        "How long a WebSocket client has to authenticate. Then its connection is closed."),
     time("limits.ping_interval_ms", |s| &mut s.server.connections.ping_interval,
-        "Interval between pings of a WebSocket client. A client that sends nothing from one ping to the next is closed."),
+        "Interval at which the server pings a WebSocket client. If the client sends nothing from one ping to the next, its \
+         connection is closed."),
     time("limits.stall_timeout_ms", |s| &mut s.server.connections.stall_timeout,
-        "A client is closed if it reads nothing for this long while data is waiting, or if it does not complete a WebSocket \
-         frame within this time."),
+        "A client's connection is closed if the client reads nothing for this long while data is waiting, or if it does not \
+         complete a WebSocket frame within this time."),
     time("limits.head_timeout_ms", |s| &mut s.server.connections.head_timeout,
-        "How long the head of a request, the next piece of its body, or a TLS handshake may take. Then the connection is \
-         closed."),
+        "How long a request's head or a TLS handshake may take before the connection is closed, and how long the next piece \
+         of a request body may take before the request is refused with HTTP 408."),
     time("limits.drain_timeout_ms", |s| &mut s.server.connections.drain_timeout,
-        "How long clients have to disconnect when the server stops. Then they are dropped."),
+        "How long clients have to disconnect when the server stops. Then their connections are dropped."),
 ];
 
 #[rustfmt::skip]
 const RATE: &[Setting] = &[
     number("rate.connection_publish_per_second", PER_SECOND,
-        "Publishes per second. Further ones are refused with rate_limited and a time to wait.").example("200", "no limit"),
-    number("rate.connection_publish_burst", BURST, "Publishes allowed at once.").example("200", "one second of the rate"),
+        "Publishes per second. Further publishes are refused with rate_limited and a time to wait.").example("200", "no limit"),
+    number("rate.connection_publish_burst", BURST, "Publishes allowed at once.")
+        .example("200", "as many as the rate allows in one second"),
     number("rate.connection_deliver_per_second", PER_SECOND,
-        "Events sent per second. Further ones wait; none is dropped.").example("200", "no limit"),
-    number("rate.connection_deliver_burst", BURST, "Events sent at once.").example("200", "one second of the rate"),
+        "Events sent per second. Further events wait; none is dropped.").example("200", "no limit"),
+    number("rate.connection_deliver_burst", BURST, "Events that may be sent at once.")
+        .example("200", "as many as the rate allows in one second"),
 ];
 
 #[rustfmt::skip]
@@ -179,12 +183,13 @@ const TOPIC: &[Setting] = &[
     section_whole("topic[].retention_bytes", CHECKED_BY_SECTION,
         "Approximate maximum size of the events on disk. The oldest are deleted first.").example("1_073_741_824", "no limit"),
     section_whole("topic[].max_attempts", CHECKED_BY_SECTION,
-        "Delivery attempts after which a group gives up an event and publishes a dead letter, unless its members set \
-         another number.").example("5", "5"),
+        "Failed delivery attempts after which a group gives up an event and publishes a dead letter. Members can set \
+         another number when they subscribe.").example("5", "5"),
     number("topic[].publish_rate", ANY_NUMBER,
-        "Publishes per second to the topic, from all clients together. Further ones are refused with rate_limited. Each \
+        "Publishes per second to the topic, from all clients together. Further publishes are refused with rate_limited. Each \
          topic that matches a pattern has its own limit.").example("1000", "no limit"),
-    number("topic[].publish_burst", ANY_NUMBER, "Publishes allowed at once.").example("1000", "one second of the rate"),
+    number("topic[].publish_burst", ANY_NUMBER, "Publishes allowed at once.")
+        .example("1000", "as many as the rate allows in one second"),
 ];
 
 #[rustfmt::skip]
@@ -217,11 +222,13 @@ const STORAGE: &[Setting] = &[
     whole("storage.index_cache_bytes", CACHE, |s| &mut s.bus.log.index_cache_bytes,
         "Memory for the index tables of older log files."),
     whole("storage.checkpoint_bytes", 1_024..=1 << 40, |s| &mut s.bus.log.checkpoint_bytes,
-        "Write a checkpoint after this many bytes of log. A smaller value shortens the start after a crash."),
+        "Write a checkpoint (the state of topics and groups) after this many bytes of log. A smaller value shortens the start \
+         after a crash."),
     whole("storage.memory_bytes", 64 << 10..=u64::MAX, |s| &mut s.bus.memory_bytes,
-        "Maximum memory for events with store = \"memory:\". At the limit publishes are refused with storage_full. \
-         Indexes and remembered ids need more memory on top. One publish may use an eighth of it: at least 2 MiB (but not \
-         more than half), at most 64 MiB."),
+        "Maximum memory for events with store = \"memory:\". At the limit, publishes are refused with \
+         storage_full. Indexes, remembered ids and compaction need up to an eighth of the limit plus 80 MiB on top. A \
+         single publish may use at most an eighth of the limit, but no more than 64 MiB. If an eighth is less than 2 MiB, it \
+         may use 2 MiB, or half of the limit if that is less."),
 ];
 
 #[rustfmt::skip]
@@ -233,26 +240,27 @@ const ENGINE: &[Setting] = &[
 
 #[rustfmt::skip]
 const MONGODB: &[Setting] = &[
-    text("mongodb.database", "The database.").example("\"prombus\"", "the one in the URL, or prombus"),
+    text("mongodb.database", "Name of the database.").example("\"prombus\"", "the one in the URL, or prombus"),
     text("mongodb.prefix", "Prefix of the names of collections.").default("\"\""),
     switch("mongodb.readable", |s| &mut s.bus.mongodb.readable,
         "Also store payloads as BSON, so that queries can use their fields. Costs space and some throughput."),
     text("mongodb.write_concern",
-        "When a commit counts as durable: \"majority\", a number of members in quotes, or the name of a custom write \
-         concern.")
+        "Which replica set members must have a commit before it counts as durable: \"majority\", the number of members, in \
+         quotes (\"2\"), or the name of a custom write concern.")
             .default("\"majority\""),
 ];
 
 #[rustfmt::skip]
 const METRICS: &[Setting] = &[
     whole("metrics.max_labels", 1..=1_000_000, |s| &mut s.server.metrics_labels_max,
-        "Maximum number of topics and groups with their own labels in metrics. The others are summed under \"_other\"."),
+        "Maximum number of topics, of groups and of members that have their own labels in metrics. The others are summed \
+         under \"_other\"."),
 ];
 
 #[rustfmt::skip]
 const TOKEN: &[Setting] = &[
     text("auth.token[].name", "Name of the token in logs, rules and metrics.").example("\"billing\"", "required"),
-    text("auth.token[].hash", "Hash of the token.")
+    text("auth.token[].hash", "Hash of the token, as `prombus token new` or `prombus token hash` prints it.")
         .example("\"sha256:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\"", "required"),
     texts("auth.token[].scopes",
         "What the token allows: publish:<pattern>, subscribe:<pattern>, admin. Dead letters (topics dlq.…) need a \
@@ -267,7 +275,8 @@ const JWT: &[Setting] = &[
     text("auth.jwt.jwks_file", "File with a JSON Web Key Set.").example("\"jwks.json\"", "none"),
     text("auth.jwt.issuer", "Required value of the claim iss.").example("\"https://login.example.com\"", "not checked"),
     text("auth.jwt.audience", "Required value of the claim aud.").example("\"prombus\"", "not checked"),
-    section_whole("auth.jwt.leeway_ms", 0..=3_600_000, "Tolerated difference between clocks.").example("30_000", "30 s"),
+    section_whole("auth.jwt.leeway_ms", 0..=3_600_000, "Tolerated difference between the clocks of the issuer and the server.")
+        .example("30_000", "30 s"),
 ];
 
 #[rustfmt::skip]
@@ -275,7 +284,7 @@ const RULE: &[Setting] = &[
     text("auth.rule[].effect", "\"allow\" or \"deny\".").example("\"allow\"", "required"),
     texts("auth.rule[].subjects",
         "Names of tokens, or values of the claim sub of JWTs. \"*\" matches any characters.").example("[\"billing\"]", "any"),
-    texts("auth.rule[].actions", "\"publish\", \"subscribe\".").example("[\"subscribe\"]", "any"),
+    texts("auth.rule[].actions", "What the rule is about: \"publish\", \"subscribe\".").example("[\"subscribe\"]", "any"),
     texts("auth.rule[].topics", "Topics or patterns.").example("[\"orders.**\"]", "any"),
     texts("auth.rule[].groups", "Names of groups. \"*\" matches any characters.").example("[\"billing-*\"]", "any"),
 ];

@@ -12,8 +12,9 @@ const HEAD: &str = "\
 # The server reads this file only if it is named: prombus serve --config prombus.toml (or PROMBUS_CONFIG=prombus.toml).
 # Check it with: prombus config check prombus.toml
 #
-# Precedence: flag, then environment variable, then this file, then default. Each key outside of [[lists]] has a variable:
-# PROMBUS_<KEY> or PROMBUS_<SECTION>_<KEY>, e.g. PROMBUS_DATA or PROMBUS_LIMITS_MAX_TOPICS.
+# Precedence: flag, then environment variable, then this file, then default. Every key has an environment variable, except
+# those in [[topic]], [[auth.token]] and [[auth.rule]]: PROMBUS_<KEY> or PROMBUS_<SECTION>_<KEY>, e.g. PROMBUS_DATA or
+# PROMBUS_LIMITS_MAX_TOPICS.
 # Paths are relative to the folder in which prombus is started. Values of keys that end in _ms are milliseconds.
 ";
 

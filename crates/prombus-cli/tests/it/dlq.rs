@@ -56,15 +56,21 @@ fn a_redrive_needs_yes_and_publishes_only_selected_events() {
     let dry = server.ok(&redrive);
     assert!(dry.contains("3 events would be published again"), "{dry}");
     assert!(
-        dry.contains("nothing was published") && dry.contains("1 events skipped that are not dead letters"),
+        dry.contains("nothing was published") && dry.contains("1 skipped, because they are not dead letters"),
         "{dry}"
     );
     assert_eq!(server.count("orders"), 0);
     let said = server.ok(&[&redrive[..], &["--yes", "--limit", "2"]].concat());
-    assert!(said.starts_with("2 events published again, 0 were redriven before"), "{said}");
+    assert!(
+        said.starts_with("2 events published again; 0 skipped, because they were redriven before"),
+        "{said}"
+    );
     // The limit counts only new events.
     let said = server.ok(&[&redrive[..], &["--yes", "--limit", "2"]].concat());
-    assert!(said.starts_with("1 events published again, 2 were redriven before"), "{said}");
+    assert!(
+        said.starts_with("1 events published again; 2 skipped, because they were redriven before"),
+        "{said}"
+    );
     let events = server.events("orders");
     assert_eq!(events.len(), 3);
     for (event, number) in events.iter().zip([1, 11, 21]) {
@@ -93,7 +99,10 @@ fn a_redrive_that_is_killed_and_repeated_publishes_each_dead_letter_once() {
     }
     let before = server.count("orders");
     let said = server.ok(&["dlq", "redrive", "orders", "--yes", "--rate", "100000"]);
-    let expected = format!("{} events published again, {before} were redriven before\n", LETTERS - before);
+    let expected = format!(
+        "{} events published again; {before} skipped, because they were redriven before\n",
+        LETTERS - before
+    );
     assert_eq!(said, expected);
     let events = server.events("orders");
     let originals: BTreeSet<&str> = events.iter().map(|it| it["caused_by"][0].as_str().unwrap()).collect();
@@ -122,10 +131,15 @@ fn an_event_that_fails_repeatedly_is_skipped_after_max_redrives() {
             consumer.ok(nack).await;
             let said = server.ok(&["dlq", "redrive", "orders", "--yes", "--rate", "100000"]);
             if round < 3 {
-                assert_eq!(said, format!("1 events published again, {round} were redriven before\n"));
+                assert_eq!(
+                    said,
+                    format!("1 events published again; {round} skipped, because they were redriven before\n")
+                );
             } else {
                 assert!(
-                    said.starts_with("0 events published again, 3 were redriven before, 1 skipped"),
+                    said.starts_with(
+                        "0 events published again; 3 skipped, because they were redriven before; 1 skipped"
+                    ),
                     "{said}"
                 );
             }

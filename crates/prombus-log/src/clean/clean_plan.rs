@@ -15,16 +15,18 @@ const PAGE_BYTES: u64 = 4096;
 /// Neighbouring segments that are rewritten together.
 pub(crate) struct RewriteGroup {
     pub(crate) segments: Vec<Arc<Segment>>,
-    /// The place of the last one in log order.
+    /// The index of the last one in log order.
     pub(crate) last: usize,
+    /// The size of their live events.
     pub(crate) live_bytes: u64,
 }
 
 /// The result of planning.
 #[derive(Default)]
 pub(crate) struct CleanPlan {
-    /// Segments without a live event: the place in log order, the segment, and its number of events.
+    /// Segments without a live event: the index in log order, the segment, and its number of events.
     pub(crate) dead: Vec<(usize, Arc<Segment>, u64)>,
+    /// The groups to rewrite.
     pub(crate) groups: Vec<RewriteGroup>,
     /// Whether segments were left out because they cannot be read.
     pub(crate) was_unreadable: bool,
@@ -45,8 +47,9 @@ impl CleanPlan {
 }
 
 impl SegmentLiveness<'_> {
-    /// Plans the cleaning of these segments, oldest first. Segments in `left_alone`, and segments whose index cannot be
-    /// read at present, are not rewritten. They are only removed when no event in them lives.
+    /// Plans the cleaning of these segments, oldest first. `room` is the maximum size of the live events in a group.
+    /// Segments in `left_alone` and segments with unreadable events are not rewritten, but are removed when no event in
+    /// them lives. A segment whose index cannot be read at present stays as it is.
     pub(crate) fn plan(
         &self,
         segments: &[Arc<Segment>],

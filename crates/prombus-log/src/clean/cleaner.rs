@@ -7,7 +7,7 @@
 //! affect new seqs, because checkpoints contain each topic's newest seq.
 //!
 //! The index of a segment shows how much of it lives. A damaged segment is never rewritten: readers must find a live
-//! damaged event as damaged, and not as cleaned. Once no event in it lives, it is retired like any other. An unreadable
+//! damaged event as damaged, and not as cleaned. When no event in it lives, it is retired like any other. An unreadable
 //! segment stays as it is while it cannot be read. Only retention and the deletion of topics may remove it as a whole,
 //! because they do not have to read it.
 //!
@@ -62,7 +62,7 @@ pub(crate) fn clean(
     }
     drop(job);
     context.failure.check()?;
-    maintenance.committed.maintenance_due.ring();
+    maintenance.committed.maintenance_due.notify();
     Ok(report)
 }
 

@@ -1,8 +1,9 @@
-//! Keeps the publishers' ids of events that cleaning removes: they count as duplicates for `dedupe_ms` after the cleaning.
+//! Keeps the publishers' ids of events that cleaning removes. For `dedupe_ms` after the cleaning, a publish with such
+//! an id is a duplicate.
 //!
 //! If a segment has no live event, its index file stays. If segments are rewritten, the removed ids go into one new file: an
-//! index that contains only ids. The manifest names both kinds, and opening the log reads their filters. Small files are merged,
-//! but only those that expire at about the same time, so that no id is kept much longer than `dedupe_ms`.
+//! index that contains only ids. The manifest lists both kinds, and an open reads their filters. Small files are
+//! merged, but only those that expire at about the same time, so that no id is kept much longer than `dedupe_ms`.
 
 use crate::clean::clean_stop::CleanStop;
 use crate::clean::segment_liveness::SegmentLiveness;
@@ -51,7 +52,8 @@ impl SegmentLiveness<'_> {
     /// Keeps the index file of a segment without a live event, if it contains a publisher's id of a topic that still exists.
     pub(crate) fn keep_of_dead(&self, segment: &Segment) -> Result<Keep, CleanStop> {
         let maintenance = self.maintenance;
-        // A damaged index is rebuilt first in memory, then as a file: each takes a round.
+        // A damaged index is rebuilt in memory first, then written as a file. Each of the two takes one pass of this
+        // loop.
         for _ in 0..4 {
             let (summary, file) = match &*segment.index() {
                 SegmentIndex::File(file) => (*file.summary(), Some(Arc::clone(file))),
@@ -99,7 +101,7 @@ impl SegmentLiveness<'_> {
         Ok(Keep::NotYet)
     }
 
-    /// Writes the removed ids to a new file, which the manifest does not name yet.
+    /// Writes the removed ids to a new file, which the manifest does not list yet.
     pub(crate) fn keep_removed(&self, removed: &Index) -> Result<Option<Arc<KeptIds>>, CleanStop> {
         match self.ids_expire_ms() {
             Some(expires_ms) if !removed.ids.is_empty() => {
@@ -150,7 +152,7 @@ impl SegmentLiveness<'_> {
                 }
                 true
             });
-            // The file still serves lookups; it is merged in a later round.
+            // A file that cannot be read at present stays, and a later cleaning merges it.
             match read {
                 Ok(()) => {}
                 Err(IndexError::Io(error)) => {

@@ -30,7 +30,9 @@ const PAGE_BYTES: u64 = 4096;
 /// The result of rewriting a group. The manifest does not list the new segments yet.
 #[derive(Default)]
 pub(crate) struct Rewritten {
+    /// The new segments.
     pub(crate) segments: Vec<Arc<Segment>>,
+    /// The number of events that were not copied.
     pub(crate) events_removed: u64,
     /// The publishers' ids of removed events, except those of deleted topics.
     pub(crate) removed_ids: Index,
@@ -60,7 +62,9 @@ pub(crate) fn rewritten_room(segment_bytes: u64) -> u64 {
 /// The frames of live events, in one buffer.
 #[derive(Default)]
 struct KeptFrames {
+    /// The frames, one after the other.
     bytes: Vec<u8>,
+    /// Where each frame is in `bytes`.
     places: Vec<KeptPlace>,
 }
 
@@ -68,7 +72,9 @@ struct KeptFrames {
 struct KeptPlace {
     topic: u32,
     seq: u64,
+    /// Where the frame starts in the buffer.
     start: u32,
+    /// The length of the frame.
     length: u32,
 }
 
@@ -180,7 +186,7 @@ fn write_segment(
     pace: &mut Pace<'_>,
 ) -> Result<Arc<Segment>, CleanStop> {
     kept.places.sort_unstable_by_key(|place| (place.topic, place.seq));
-    // An upper bound for the segment and its index. If the disk has less room, the manifest needs it more.
+    // An upper bound for the segment and its index. If the disk has less room, the room is left to the manifest.
     let needed = SEGMENT_DATA_START + kept.bytes.len() as u64 * 2;
     let (number, salt) = {
         let mut work = maintenance.work().ok_or(CleanStop::Stopped)?;
@@ -217,13 +223,18 @@ fn batch_length(places: &[KeptPlace]) -> usize {
     places.iter().position(is_over).map_or(places.len(), |last| last + 1)
 }
 
+/// Writes a rewritten segment.
 struct SegmentWriter<'a> {
     maintenance: &'a Maintenance,
     file: &'a dyn StorageFile,
     salt: u32,
+    /// The chain value of the last COMMIT.
     chain: u32,
+    /// The number of the last batch.
     batch: u64,
+    /// Where the next batch starts.
     position: u64,
+    /// The number of bytes since the last sync.
     unsynced: u64,
     index: Index,
 }
@@ -299,7 +310,8 @@ impl SegmentWriter<'_> {
         let id = SegmentId { number, salt: self.salt, kind: SegmentKind::Rewritten, capacity, life: 0 };
         self.file.write_at(&vec![0; (capacity - sealed) as usize], sealed)?;
         segment::write_header(self.file, &id, self.maintenance.context.log_id)?;
-        // Before the manifest lists it instead of the originals, because those are recycled right after that.
+        // The file is synced before the manifest lists it instead of the original segments, because those are recycled
+        // right after that.
         self.file.sync(SyncPoint::Rewritten)?;
         self.maintenance.context.storage.sync_folder(SyncPoint::RewrittenFolder)?;
         let storage = &self.maintenance.context.storage;

@@ -21,11 +21,13 @@ pub(crate) struct TopicLiveness {
     pub(crate) id: TopicId,
     /// False if the topic is deleted.
     pub(crate) is_kept: bool,
+    /// See [`Liveness::first_live`].
     first_live: u64,
+    /// See [`Liveness::is_sparse`]; false without compaction.
     is_sparse: bool,
 }
 
-/// The number of events in a segment, and of live ones.
+/// The number of events in a segment, and the number and size of the live ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Census {
     pub(crate) events: u64,
@@ -122,7 +124,7 @@ mod tests {
             last_seq: first_seq + 9,
             min_ts: 0,
             max_ts: 0,
-            first_own_id: EventId::default(),
+            first_server_id: EventId::default(),
             position: 4096,
             end: 8192,
             count,

@@ -40,7 +40,7 @@ impl Maintenance {
         // The list is read again, because it may have been unreadable when the log was opened.
         added.extend(Losses::read(&*self.context.storage)?.0.rows);
         let segments = self.committed.segments();
-        changed.add(added, |loss| manifest.names_file_of(loss));
+        changed.add(added, |loss| manifest.lists_file_of(loss));
         changed.write(&*self.context.storage)?;
         *losses = changed;
         for segment in segments.iter() {

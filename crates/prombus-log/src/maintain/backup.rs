@@ -49,20 +49,24 @@ pub struct BackupProgress {
 /// The content of a backup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackupReport {
-    /// The newest batch in it.
+    /// The newest batch in the backup.
     pub batch: u64,
-    /// Segments in it.
+    /// The number of segments in the backup.
     pub segments: usize,
-    /// Bytes of segments in it.
+    /// The size of these segments.
     pub bytes: u64,
 }
 
 /// The state of the log that is copied.
 struct Snapshot {
+    /// The manifest of the copy.
     manifest: Manifest,
     mark: Mark,
+    /// The content of the checkpoint file.
     checkpoint: Vec<u8>,
+    /// The segments, and the length of each that is copied.
     segments: Vec<(Arc<Segment>, u64)>,
+    /// The kept indexes.
     kept: Vec<Arc<KeptIds>>,
 }
 
@@ -171,7 +175,7 @@ impl Maintenance {
     }
 }
 
-/// Whether `folder`, which may not exist yet, is `other` or inside it.
+/// Whether `folder`, which need not exist, is `other` or inside it.
 fn is_inside(folder: &Path, other: &Path) -> bool {
     let Ok(other) = other.canonicalize() else { return false };
     let existing = folder.ancestors().find_map(|ancestor| ancestor.canonicalize().ok());
@@ -221,7 +225,7 @@ impl BackupCopy<'_> {
         let file = self.create(&name)?;
         let written = file.write_at(&snapshot.checkpoint, 0).and_then(|()| file.sync(SyncPoint::Backup));
         written.map_err(|source| BackupError::Write { file: name, source })?;
-        // Before the manifest is written: otherwise a power cut can remove files that the manifest lists.
+        // Synced before the manifest is written. Otherwise a power cut can remove files that the manifest lists.
         let synced = self.storage.sync_folder(SyncPoint::BackupFolder);
         synced.map_err(|source| BackupError::Write { file: self.storage.location(), source })?;
         let written = snapshot.manifest.write(&*self.storage);

@@ -19,9 +19,9 @@ pub(crate) struct Checkpoints {
     state: Box<dyn State>,
     /// The mark of the newest checkpoint.
     pub(crate) newest: Mark,
-    /// The mark of the older checkpoint, once it is known.
+    /// The mark of the older checkpoint; `None` while it is unknown.
     older: Option<Mark>,
-    /// Length of the newest checkpoint file.
+    /// The length of the newest checkpoint file.
     pub(super) file_bytes: u64,
     /// Whether the last checkpoint found no room. This is reported once.
     has_failed: bool,

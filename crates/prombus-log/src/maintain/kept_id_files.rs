@@ -56,7 +56,7 @@ impl KeptIdFiles {
     ) -> io::Result<()> {
         let before = catalog.manifest.kept_indexes.clone();
         catalog.manifest.kept_indexes.retain(|row| !gone.contains(&row.number));
-        let written = name_kept(context, catalog, added)
+        let written = add_to_manifest(context, catalog, added)
             .and_then(|()| catalog.write(&*context.storage, &committed.segments(), &[]));
         if written.is_err() {
             catalog.manifest.kept_indexes = before;
@@ -73,12 +73,16 @@ impl KeptIdFiles {
     }
 }
 
-/// Adds kept ids to the manifest in memory. The caller writes it.
-pub(crate) fn name_kept(context: &Context, catalog: &mut Catalog, added: &[Arc<KeptIds>]) -> io::Result<()> {
+/// Adds kept ids to the manifest in memory. The caller writes the manifest.
+pub(crate) fn add_to_manifest(
+    context: &Context,
+    catalog: &mut Catalog,
+    added: &[Arc<KeptIds>],
+) -> io::Result<()> {
     if added.is_empty() {
         return Ok(());
     }
-    // Without this sync a power cut can leave a manifest that lists a file whose name is lost, and the ids with it.
+    // Without this sync, a power cut can lose the name of a file that the manifest lists, and so its ids.
     context.storage.sync_folder(SyncPoint::KeptIndexFolder)?;
     catalog.manifest.kept_indexes.extend(added.iter().map(|kept| kept.row));
     Ok(())
@@ -92,7 +96,7 @@ fn oldest_over(kept: &[Arc<KeptIds>], limit_bytes: u64) -> Vec<u64> {
         return numbers;
     }
     let mut oldest_first: Vec<&Arc<KeptIds>> = kept.iter().collect();
-    // Files of one cleaning run expire together: their numbers tell which events are older.
+    // Files of the same cleaning expire together. Their numbers tell which events are older.
     oldest_first.sort_by_key(|kept| (kept.row.expires_ms, kept.row.number));
     for kept in oldest_first {
         if bytes <= limit_bytes {

@@ -24,21 +24,24 @@ pub(crate) struct Jobs {
 struct JobsState {
     is_stopped: bool,
     is_cleaning: bool,
+    /// The number of running jobs.
     running: usize,
 }
 
 /// The kind of a job.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JobKind {
-    /// At most one runs at a time.
+    /// A cleaning. At most one runs at a time.
     Clean,
     Backup,
 }
 
-/// Why a job may not start.
+/// Why a job cannot start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
+    /// The log is closed, or writing has stopped.
     Stopped,
+    /// Another cleaning is running.
     Busy,
 }
 
@@ -106,7 +109,9 @@ pub(crate) struct Pace<'a> {
     queue: &'a AppendQueue,
     /// Set in a log without threads, which never waits, and for a share of 100 percent.
     never_rests: bool,
+    /// The percentage of the time that the job may work.
     duty_percent: u32,
+    /// When the current piece of work began.
     since: Instant,
 }
 

@@ -1,4 +1,5 @@
-//! The maintaining part of a log: one lock for the manifest, retired segments and checkpoints; long jobs; accepted losses.
+//! The part of a log that maintains its files. It owns the maintenance lock, which guards the manifest, retired
+//! segments and checkpoints; the long jobs; and the accepted losses.
 //!
 //! **Lock order:** the maintenance lock first, then the locks of the append queue and the committed log. Neither of those
 //! parts calls this one.
@@ -19,7 +20,9 @@ pub(crate) struct Maintenance {
     pub(crate) context: Arc<Context>,
     pub(crate) committed: Arc<CommittedLog>,
     pub(crate) queue: Arc<AppendQueue>,
+    /// The maintenance lock.
     work: Mutex<Work>,
+    /// Running cleanings and backups.
     pub(crate) jobs: Jobs,
     /// Unreadable ranges that count as damaged.
     pub(super) losses: Mutex<Losses>,

@@ -22,6 +22,7 @@ const GIVE_BACK_MS: i64 = 1_000;
 /// A segment that the manifest does not list. Its file and its index are free when nothing else holds the segment.
 struct RetiredFile {
     segment: Arc<Segment>,
+    /// When the segment was retired.
     since_ms: i64,
     /// Whether some of its bytes could not be read. Such a file is not recycled.
     is_unreadable: bool,
@@ -36,9 +37,9 @@ impl RetiredFile {
 /// The files of retired segments.
 pub(crate) struct RetiredSegments {
     files: Vec<RetiredFile>,
-    /// When one of them was last recycled.
+    /// When a retired file was last recycled.
     used_ms: i64,
-    /// When one of them was last removed.
+    /// When a retired file was last removed.
     freed_ms: i64,
 }
 

@@ -12,7 +12,7 @@ const RESERVE_FILE_BYTES: u64 = 256 << 10;
 /// The reserve file.
 #[derive(Default)]
 pub(crate) struct ReserveFile {
-    /// Its length; zero while it does not exist.
+    /// The length of the file; zero if this process has not created it.
     bytes: u64,
 }
 
@@ -49,7 +49,7 @@ impl ReserveFile {
 
     /// Removes the file to free its space. Returns false if it did not exist.
     pub(crate) fn give_up(&mut self, storage: &dyn Storage) -> bool {
-        // The file may exist although `bytes` is zero: it may be from an earlier run.
+        // The file may exist although `bytes` is zero: an earlier process may have created it.
         self.bytes = 0;
         storage.remove(RESERVE).is_ok()
     }

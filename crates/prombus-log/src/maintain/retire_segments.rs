@@ -1,7 +1,7 @@
 //! Removes segments from the log: first from the manifest, then from the view. After that their files can be recycled.
 
 use crate::layout::SEGMENT_DATA_START;
-use crate::maintain::kept_id_files::name_kept;
+use crate::maintain::kept_id_files::add_to_manifest;
 use crate::maintain::work::Work;
 use crate::read::kept_ids::KeptIds;
 use crate::segment::{Segment, SegmentIndex};
@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 /// A change of the log's segments.
 pub(crate) struct SegmentChange<'a> {
+    /// The segments to remove.
     pub(crate) gone: &'a [Arc<Segment>],
-    /// Replaces the segments in `gone`, at the place of the first one.
+    /// The segments that replace those in `gone`, at the place of the first one.
     pub(crate) replaced_by: &'a [Arc<Segment>],
-    /// The ids of the removed events.
+    /// The publishers' ids of the removed events.
     pub(crate) kept: &'a [Arc<KeptIds>],
 }
 
@@ -39,8 +40,8 @@ impl Work {
         let SegmentChange { gone, kept, .. } = change;
         let segments = self.committed.segments();
         let kept_before = self.catalog.manifest.kept_indexes.clone();
-        // After this write an open does not find the segments. Their files must not be recycled before.
-        let written = name_kept(&self.context, &mut self.catalog, kept)
+        // After this write an open does not find the segments. Their files must not be recycled before this write.
+        let written = add_to_manifest(&self.context, &mut self.catalog, kept)
             .and_then(|()| self.catalog.write(&*self.context.storage, &change.apply(&segments), gone));
         if written.is_err() {
             self.catalog.manifest.kept_indexes = kept_before;

@@ -30,6 +30,7 @@ pub(crate) struct Work {
     pub(crate) catalog: Catalog,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) retired: RetiredSegments,
+    /// Kept indexes that were removed from the manifest and whose files are not removed yet.
     pub(super) kept_ids: KeptIdFiles,
     /// Segments in which cleaning found damage. They are not rewritten.
     pub(crate) damaged: HashSet<u64>,

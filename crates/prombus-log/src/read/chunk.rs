@@ -9,7 +9,7 @@ use bytes::Bytes;
 pub struct ReadLimit {
     /// The maximum number of events.
     pub events: usize,
-    /// The maximum size of their records.
+    /// The size of records at which the read ends. The last record may exceed it.
     pub bytes: usize,
 }
 
@@ -22,9 +22,9 @@ impl Default for ReadLimit {
 /// Why seqs are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingReason {
-    /// Retention, compaction or deletion removed them.
+    /// Retention, compaction or a deletion removed their events.
     Cleaned,
-    /// They are damaged.
+    /// Their events are damaged.
     Corrupt,
 }
 
@@ -35,23 +35,30 @@ pub struct Missing {
     pub first_seq: u64,
     /// The last skipped seq.
     pub last_seq: u64,
-    /// Why they are missing.
+    /// Why these seqs are missing.
     pub reason: MissingReason,
 }
 
+/// Where a record is in a chunk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RecordPlace {
+    /// The index of the buffer.
     pub(super) buffer: u32,
+    /// Where the record starts in the buffer.
     pub(super) offset: u32,
 }
 
 /// The events of one read. Reuse a chunk for many reads: it keeps its memory.
 #[derive(Debug, Default)]
 pub struct Chunk {
+    /// The bytes of the records.
     pub(super) buffers: Vec<Bytes>,
+    /// The records of the events, in seq order.
     pub(super) records: Vec<RecordPlace>,
     missing: Vec<Missing>,
+    /// The size of the records.
     pub(super) bytes: usize,
+    /// The first seq that was not read.
     pub(super) next_seq: u64,
 }
 
@@ -83,7 +90,7 @@ impl Chunk {
         self.records.len()
     }
 
-    /// Whether it contains no event.
+    /// Whether the chunk contains no event.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()

@@ -19,21 +19,22 @@ use crate::wakeup::Wakeup;
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::sync::Arc;
 
-/// Size of the free buffers that are kept for reads.
+/// The maximum size of the free buffers that are kept for reads.
 const POOLED_BYTES: usize = 32 << 20;
 
 /// The committed part of a log.
 pub(crate) struct CommittedLog {
     pub(super) context: Arc<Context>,
     view: RwLock<View>,
-    /// Names of topics, including those that are not durable yet.
+    /// The names of topics, including topics that are not durable yet.
     topics: RwLock<TopicTable>,
+    /// The newest durable batch.
     pub(crate) durable: DurableBatch,
     pub(crate) ids: PublisherIds,
     pub(super) read_pool: Arc<BufferPool>,
     pub(crate) damage: DamageReports,
     pub(crate) read_errors: ReadErrors,
-    /// Rung when there is an index to write or a checkpoint is due.
+    /// Notified when there is an index to write or a checkpoint is due.
     pub(crate) maintenance_due: Wakeup,
 }
 

@@ -11,10 +11,11 @@ use std::sync::Arc;
 /// Damage that was reported since the log was opened.
 #[derive(Default)]
 pub(crate) struct ReportedFaults {
-    /// By file and position.
+    /// Damaged places, by file and position.
     places: HashSet<(String, u64)>,
     /// Damaged events, as ranges of seqs from first to last, by the topic's name.
     events: HashMap<String, BTreeMap<u64, u64>>,
+    /// The number of damaged events.
     event_count: u64,
 }
 

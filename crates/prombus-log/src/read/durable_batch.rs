@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The number of the newest durable batch, and the threads that wait for a batch to become durable.
 #[derive(Default)]
 pub(crate) struct DurableBatch {
+    /// The number of the newest durable batch.
     batch: AtomicU64,
+    /// Used with `changed`.
     lock: Mutex<()>,
     changed: Condvar,
 }

@@ -18,18 +18,20 @@ use crate::server_ids::is_own;
 /// Caches the events that the last lookup of a server id read, because successive lookups are mostly for neighbouring
 /// events.
 #[derive(Default)]
-pub(crate) struct OwnIds {
+pub(crate) struct ServerIdCache {
     chunk: Chunk,
+    /// The topic of the chunk.
     topic: u32,
     /// The lowest and the highest server id in the chunk.
     range: Option<(EventId, EventId)>,
-    /// Where the last lookup found its id.
+    /// The index in the chunk of the event that the last lookup found.
     at: usize,
 }
 
-impl OwnIds {
-    /// Looks an id up in the cached events. `None` if the id is outside of their range, `Some(None)` if no event has it.
-    fn known(&mut self, topic: u32, id: EventId) -> Option<Option<u64>> {
+impl ServerIdCache {
+    /// Looks an id up in the cached events. `None` if the id is outside the range of their ids, `Some(None)` if it is
+    /// inside and no event has it.
+    fn find(&mut self, topic: u32, id: EventId) -> Option<Option<u64>> {
         let (first, last) = self.range.filter(|_| self.topic == topic)?;
         if id < first || last < id {
             return None;
@@ -44,7 +46,7 @@ impl OwnIds {
         }))
     }
 
-    /// Records the range of the cached events, which belong to `topic`.
+    /// Records the id range of the cached events, which belong to `topic`.
     fn note(&mut self, topic: u32) {
         let mut ids = self.chunk.events().filter(|event| !event.client_id).map(|event| event.id);
         let first = ids.next();
@@ -64,7 +66,11 @@ pub(crate) fn find_older_id(
     if let Some(seq) = find_client_id(log, &log.ids.files(), topic, id, hash)? {
         return Ok(Some(seq));
     }
-    if is_own(log.context.hash, id) { find_own_id(log, topic, id, &mut OwnIds::default()) } else { Ok(None) }
+    if is_own(log.context.hash, id) {
+        find_server_id(log, topic, id, &mut ServerIdCache::default())
+    } else {
+        Ok(None)
+    }
 }
 
 /// Looks a publisher's id up in the index files.
@@ -106,7 +112,7 @@ fn find_kept_id(
     match kept.file.find_id(topic, id, hash, log.context.hash) {
         Ok(found) => Ok(found),
         Err(IndexError::Io(source)) => Err(log.index_error(file(), source)),
-        // Its ids expired, and the file was removed after the list of files was taken.
+        // The ids expired, and the file was removed after the caller got the list of files.
         Err(IndexError::Stale) => Ok(None),
         Err(IndexError::Damaged { position }) => {
             log.damage.report(Fault::new(file(), position, FaultKind::Index));
@@ -116,34 +122,34 @@ fn find_kept_id(
 }
 
 /// Looks up a server id.
-pub(crate) fn find_own_id(
+pub(crate) fn find_server_id(
     log: &CommittedLog,
     topic: u32,
     id: EventId,
-    seen: &mut OwnIds,
+    cache: &mut ServerIdCache,
 ) -> Result<Option<u64>, ReadError> {
-    if let Some(known) = seen.known(topic, id) {
-        return Ok(known);
+    if let Some(found) = cache.find(topic, id) {
+        return Ok(found);
     }
     let segments = log.segments();
     let may_have = |segment: &Segment| {
         let view = log.view();
         match &*segment.index() {
-            SegmentIndex::Growing => view.active_index.summary.may_have_own_id(id),
-            SegmentIndex::Memory(index) => index.summary.may_have_own_id(id),
-            SegmentIndex::File(file) => file.summary().may_have_own_id(id),
+            SegmentIndex::Growing => view.active_index.summary.may_have_server_id(id),
+            SegmentIndex::Memory(index) => index.summary.may_have_server_id(id),
+            SegmentIndex::File(file) => file.summary().may_have_server_id(id),
         }
     };
     for segment in segments.iter().rev().filter(|segment| may_have(segment)) {
-        let Some(entry) = log.with_entries(segment, topic, |entries| entries.for_own_id(id))? else {
+        let Some(entry) = log.with_entries(segment, topic, |entries| entries.for_server_id(id))? else {
             continue;
         };
-        seen.range = None;
-        let found = log.search_entry(topic, &entry, &mut seen.chunk, |chunk| {
+        cache.range = None;
+        let found = log.search_entry(topic, &entry, &mut cache.chunk, |chunk| {
             chunk.events().find(|event| event.id == id).map(|event| event.seq)
         })?;
         if found.is_some() {
-            seen.note(topic);
+            cache.note(topic);
             return Ok(found);
         }
     }

@@ -12,8 +12,11 @@ use std::sync::Arc;
 /// with an id compares all of them.
 #[derive(Clone)]
 pub(crate) struct IdFile {
+    /// The lowest time-ordered id in the file.
     first: EventId,
+    /// The highest time-ordered id in the file.
     last: EventId,
+    /// The file contains ids that are not time-ordered.
     has_unordered: bool,
     /// The highest time-ordered id in this file and all earlier ones in the list.
     pub(super) last_so_far: EventId,
@@ -80,10 +83,11 @@ fn list_id_files(segments: &[Arc<Segment>], kept: &[Arc<KeptIds>], before: &[IdF
     files
 }
 
-/// Publishers' ids in files, that is, outside of the newest segments.
+/// Publishers' ids in files. Those of the newest segments are only in memory (`recent_ids.rs`).
 pub(crate) struct PublisherIds {
-    /// Ids of events that were cleaned away.
+    /// The kept indexes.
     kept: RwLock<Arc<Vec<Arc<KeptIds>>>>,
+    /// The kept indexes and the index files of segments.
     files: RwLock<Arc<Vec<IdFile>>>,
 }
 

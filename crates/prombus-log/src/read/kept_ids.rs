@@ -1,9 +1,10 @@
-//! Publishers' ids of events that cleaning removed: they count as duplicates for `dedupe_ms` after the cleaning.
+//! Ids that publishers chose, of events that cleaning (retention or compaction) removed. For `dedupe_ms` after the
+//! cleaning, a publish with such an id is a duplicate.
 
 use crate::index_file::IndexFile;
 use crate::manifest::KeptIndex;
 
-/// Ids whose events were cleaned away.
+/// A kept index: its row in the manifest, and its open file.
 pub(crate) struct KeptIds {
     pub(crate) row: KeptIndex,
     pub(crate) file: IndexFile,

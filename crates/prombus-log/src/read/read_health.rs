@@ -39,9 +39,9 @@ pub struct UnreadableEvents {
 /// The failed reads of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadHealth {
-    /// Number of reads that failed since the log was opened.
+    /// The number of reads that failed since the log was opened.
     pub errors: u64,
-    /// Number of events that cannot be read at present.
+    /// The number of events that cannot be read at present.
     pub events_unreadable: u64,
     /// The last error, if it is recent or events are still unreadable.
     pub problem: Option<String>,
@@ -51,7 +51,9 @@ pub struct ReadHealth {
 pub(crate) struct ReadErrors {
     context: Arc<Context>,
     list: Mutex<Vec<UnreadableEvents>>,
+    /// The list is not empty. Lets readers skip the lock.
     is_any: AtomicBool,
+    /// The number of failed reads since the log was opened.
     errors: AtomicU64,
     /// When a read failed last; `i64::MIN` if none has failed.
     failed_ms: AtomicI64,

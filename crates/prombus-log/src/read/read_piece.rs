@@ -15,11 +15,13 @@ use std::sync::Arc;
 /// The part of a segment file for one read.
 pub(super) struct Piece {
     pub(super) segment: Arc<Segment>,
+    /// Where the piece starts in the file.
     pub(super) position: u32,
+    /// Where the piece ends in the file.
     pub(super) end: u32,
-    /// The last seq of the topic in it.
+    /// The last seq of the topic in the piece.
     pub(super) last_seq: u64,
-    /// The first seq of the topic in it.
+    /// The first seq of the topic in the piece.
     pub(super) first_seq: u64,
 }
 
@@ -52,7 +54,7 @@ impl PieceRead<'_> {
             };
             if header.kind == Kind::Event && header.topic == self.topic {
                 if header.seq < chunk.next_seq {
-                    // The damage before this event is in events that are not wanted.
+                    // This event precedes the wanted ones, so the damage before it does not matter.
                     gap = None;
                 } else if !self.take_event(&header, &buffer, offset, &mut gap, &holes, chunk)? {
                     return Ok(());

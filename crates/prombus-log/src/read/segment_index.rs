@@ -95,7 +95,7 @@ impl CommittedLog {
         let index = Arc::new(index);
         segment.set_index(SegmentIndex::Memory(Arc::clone(&index)));
         self.context.observer().notice(&Notice::IndexRebuilt { file: name });
-        self.maintenance_due.ring();
+        self.maintenance_due.notify();
         Ok(index)
     }
 

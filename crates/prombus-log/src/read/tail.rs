@@ -1,5 +1,5 @@
-//! The tail: the newest committed batches in memory, shared by all readers. A batch is added after its fdatasync and
-//! removed when the size limit is exceeded. Readers that still use a removed batch keep its bytes alive.
+//! The tail cache: the newest committed batches in memory, shared by all readers. A batch is added after its fdatasync
+//! and removed when the size limit is exceeded. Readers that still use a removed batch keep its bytes alive.
 
 use crate::number_map::NumberMap;
 use crate::read::chunk::ReadLimit;
@@ -7,32 +7,39 @@ use crate::record::{STATE_RECORDS, TOPIC_RECORDS};
 use bytes::Bytes;
 use std::collections::VecDeque;
 
-/// A run of one topic inside a committed batch.
+/// The events of one topic in a committed batch, which are adjacent (a *run*, see docs/disk-format.md).
 #[derive(Debug)]
 struct TailRun {
     first_seq: u64,
     last_seq: u64,
-    /// The number of batches pushed before this run's batch. It is a number and not a shared `Bytes`, because a batch may
-    /// have a thousand runs, and each would change the reference count.
+    /// The batch, numbered from 0 in the order of [`Tail::push`]. Not a clone of its `Bytes`: a batch may have a
+    /// thousand runs, and each clone would change the reference count.
     batch: u64,
+    /// Where the run starts in the batch.
     start: u32,
+    /// Where the run ends in the batch.
     end: u32,
 }
 
 #[derive(Debug)]
 struct TailBatch {
     bytes: Bytes,
+    /// The topics of its runs.
     topics: Vec<u32>,
 }
 
-/// The newest committed batches, up to a size limit.
+/// The tail cache: the newest committed batches, up to a size limit.
 #[derive(Debug)]
 pub(crate) struct Tail {
+    /// The runs of each topic, the oldest first.
     topics: NumberMap<u32, VecDeque<TailRun>>,
+    /// The batches, the oldest first.
     batches: VecDeque<TailBatch>,
-    /// Number of batches that were removed.
-    left: u64,
+    /// The number of batches that were removed.
+    removed_batches: u64,
+    /// The size of all batches.
     bytes: usize,
+    /// The limit of `bytes`.
     limit_bytes: usize,
     /// Topic lists of removed batches, kept for reuse.
     spare_lists: Vec<Vec<u32>>,
@@ -41,10 +48,13 @@ pub(crate) struct Tail {
 /// The place of a run in a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunPlace {
+    /// The topic, or [`TOPIC_RECORDS`] or [`STATE_RECORDS`].
     pub(crate) topic: u32,
     pub(crate) first_seq: u64,
     pub(crate) last_seq: u64,
+    /// Where the run starts in the batch.
     pub(crate) start: usize,
+    /// Where the run ends in the batch.
     pub(crate) end: usize,
 }
 
@@ -58,12 +68,12 @@ impl RunPlace {
 impl Tail {
     pub(crate) fn new(limit_bytes: usize) -> Self {
         let (topics, batches, spare_lists) = Default::default();
-        Self { topics, batches, left: 0, bytes: 0, limit_bytes, spare_lists }
+        Self { topics, batches, removed_batches: 0, bytes: 0, limit_bytes, spare_lists }
     }
 
     pub(crate) fn push(&mut self, batch: &Bytes, runs: impl Iterator<Item = RunPlace>) {
         let mut topics = self.spare_lists.pop().unwrap_or_default();
-        let number = self.left + self.batches.len() as u64;
+        let number = self.removed_batches + self.batches.len() as u64;
         for run in runs {
             topics.push(run.topic);
             self.topics.entry(run.topic).or_default().push_back(TailRun {
@@ -78,11 +88,12 @@ impl Tail {
         self.batches.push_back(TailBatch { bytes: batch.clone(), topics });
         while self.bytes > self.limit_bytes {
             let Some(mut oldest) = self.batches.pop_front() else { break };
-            let number = self.left;
-            self.left += 1;
+            let number = self.removed_batches;
+            self.removed_batches += 1;
             self.bytes -= oldest.bytes.len();
             for topic in oldest.topics.drain(..) {
-                // A deleted topic has no runs in the tail, or only runs of later batches.
+                // If the topic was deleted, `remove_topic` has removed the run of this batch. A run that is at the
+                // front belongs to a later batch.
                 let Some(runs) = self.topics.get_mut(&topic) else { continue };
                 if runs.front().is_some_and(|run| run.batch == number) {
                     runs.pop_front();
@@ -109,7 +120,7 @@ impl Tail {
 
     /// Collects the runs that a read from seq `from` with this limit needs. Returns false if the tail does not contain
     /// `from`, or contains it more than `walk_max` events into a run. The caller parses the runs after it has released the
-    /// lock.
+    /// lock of the view.
     pub(crate) fn collect(
         &self,
         topic: u32,
@@ -127,10 +138,11 @@ impl Tail {
         }
         let (mut events, mut bytes) = (0, 0);
         for run in runs.range(at..) {
-            let batch = &self.batches[(run.batch - self.left) as usize].bytes;
+            let batch = &self.batches[(run.batch - self.removed_batches) as usize].bytes;
             into.push(batch.slice(run.start as usize..run.end as usize));
             events += (run.last_seq - run.first_seq.max(from) + 1) as usize;
-            // Only a part of the first run may be needed, so its bytes do not count.
+            // `bytes` is the size of the runs before this one. Of the first run only a part may be needed, so it alone
+            // never reaches the byte limit.
             if events >= limit.events || bytes >= limit.bytes {
                 break;
             }

@@ -1,5 +1,6 @@
-//! Reads a topic from a seq on: from the tail if the seq is still in memory, otherwise from the files in large pieces.
-//! Neither delays the writer. Every event read from a file is checked; damaged events are left out and reported.
+//! Reads a topic from a seq on: from the tail cache if the seq is still in memory, otherwise from the files in large
+//! pieces. Neither delays the writer. Every event read from a file is checked; damaged events are left out and
+//! reported.
 //!
 //! **Invariant:** unreadable events are never skipped. A read ends before them. A read that starts with them fails with an
 //! error that contains their seqs.

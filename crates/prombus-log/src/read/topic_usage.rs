@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 pub struct TopicUsage {
     /// The topic.
     pub topic: TopicId,
-    /// Its events on disk, including dead ones that are not cleaned yet.
+    /// The number of its events on disk, including dead ones that are not cleaned yet.
     pub events: u64,
-    /// The size of their frames.
+    /// The size of the frames of these events.
     pub bytes: u64,
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn usage(log: &CommittedLog) -> Result<Vec<TopicUsage>, ReadError> {
         }
     }
     let view = log.view();
-    // Deleted topics are left out, although cleaning may not have removed their events yet.
+    // Deleted topics are left out, even if cleaning has not removed their events yet.
     Ok(topics.into_values().filter(|usage| view.last_seq(usage.topic.0).is_some()).collect())
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn usage_of(log: &CommittedLog, topics: &[TopicId]) -> Result<Vec<Opt
 
 fn span_bytes(log: &CommittedLog, segment: &Segment, span: &TopicSpan) -> Result<u64, ReadError> {
     match span.bytes {
-        // Written by an early build: use the positions of the entries.
+        // Unknown, because an early build wrote the index file: use the positions of the entries.
         0 => log.with_entries(segment, span.topic, |entries| {
             entries.iter().map(Entry::frame_bytes).fold(0, u64::saturating_add)
         }),

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 /// The in-memory state of the committed log.
 pub(crate) struct View {
+    /// The tail cache.
     pub(crate) tail: Tail,
     /// All segments with records, in log order. The last one may still be growing.
     pub(crate) segments: Arc<Vec<Arc<Segment>>>,
@@ -18,9 +19,11 @@ pub(crate) struct View {
     pub(crate) active_index: Index,
     /// The end of the last committed batch.
     pub(crate) mark: Mark,
-    /// By internal id. Index 0 is not used.
+    /// The topics by internal id. Index 0 is not used.
     pub(crate) topics: Vec<Option<TopicView>>,
-    pub(crate) last_own_id: EventId,
+    /// The newest durable server id.
+    pub(crate) last_server_id: EventId,
+    /// The commit time of the last committed batch.
     pub(crate) last_commit_ms: i64,
     /// Frames of state records that are not applied to the checkpointed state yet.
     pub(crate) state_records: Vec<Bytes>,
@@ -82,7 +85,7 @@ impl View {
         });
         Checkpoint {
             mark: self.mark,
-            last_own_id: self.last_own_id,
+            last_server_id: self.last_server_id,
             last_commit_ms: self.last_commit_ms,
             next_topic: self.topics.len().max(1) as u32,
             topics: topics.collect(),

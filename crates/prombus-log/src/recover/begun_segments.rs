@@ -1,4 +1,4 @@
-//! Determines which unsealed segments were begun, and in which order.
+//! Determines which unsealed segments were begun (contain records), and in which order.
 
 use crate::frame_scan::{Found, Scan, end_of_nonzero};
 use crate::layout::SEGMENT_DATA_START;
@@ -11,7 +11,7 @@ use std::io;
 ///
 /// Batches follow each other without gaps. So zeros at `end` prove that nothing follows, and a later unreadable range was
 /// never used. Bytes other than zero may be a damaged frame, and the frames after it may be unreadable. In a recycled file
-/// such bytes are probably from an earlier life, and count as unused.
+/// such bytes are probably from an earlier use of the file, and count as unused.
 pub(super) fn needed_hole(segment: &Segment, holes: &UnreadableRanges, end: u64) -> io::Result<Option<u64>> {
     let near = holes.overlapping(0..end.saturating_add(HEADER_BYTES as u64)).map(|hole| hole.start);
     if near.is_some() || holes.is_empty() || segment.id.life > 0 {
@@ -30,7 +30,8 @@ pub(crate) enum Begun {
     No,
     /// No frame, but some bytes cannot be read. Data written there might be lost.
     Unusable,
-    /// Bytes that may contain the first batch cannot be read. So it is not known whether there is one, or its number.
+    /// Bytes that may contain the first batch cannot be read. So it is unknown whether there is a batch, and which
+    /// number the first one has.
     Unknown {
         at: UnreadableAt,
         /// Whether later frames show that the segment was begun.
@@ -38,7 +39,7 @@ pub(crate) enum Begun {
         /// The number of a later batch in the segment.
         batch: Option<u64>,
     },
-    /// Bytes other than zero, but not one whole frame. They prove nothing about other segments.
+    /// Bytes other than zero up to `end`, but not one whole frame. They prove nothing about other segments.
     Bytes { end: u64 },
     /// Frames of a batch without its COMMIT.
     Frames,
@@ -54,7 +55,7 @@ pub(crate) fn begun(segment: &Segment) -> io::Result<Begun> {
     while let Some(found) = scan.next()? {
         if let Found::Frame { header, position, .. } = found {
             if header.kind == Kind::Commit {
-                // If bytes before this COMMIT are unreadable, it may be the COMMIT of a later batch than the first.
+                // If bytes before this COMMIT are unreadable, an earlier batch may be in them.
                 return Ok(match scan.holes().overlapping(0..position) {
                     None => Begun::Batches { first: header.seq },
                     Some(hole) => {
@@ -83,17 +84,19 @@ pub(crate) fn begun(segment: &Segment) -> io::Result<Begun> {
     Ok(if holes.is_empty() { Begun::No } else { Begun::Unusable })
 }
 
-/// A segment that was begun: its place in the manifest, and the number of its first batch, if that is known.
+/// A segment that was begun.
 pub(crate) struct BegunSegment<T> {
+    /// The index of its row in the manifest.
     pub(crate) row: usize,
     pub(crate) is_reserve: bool,
+    /// The number of its first batch, if that is known.
     pub(crate) first_batch: Option<u64>,
     pub(crate) segment: T,
 }
 
-/// Sorts segments by the order in which they were begun, that is, by batch number. A segment without a COMMIT is placed
-/// before the segments that follow it in the manifest, or else last. (Segments are used in the order of the manifest,
-/// except for the reserve.)
+/// Sorts segments by the order in which they were begun, that is, by batch number. Segments other than the reserve are
+/// begun in the order of the manifest. So a segment without a COMMIT is placed before the first one that follows it in
+/// the manifest; if there is none, or if it is the reserve, it is placed last.
 pub(crate) fn in_log_order<T>(segments: Vec<BegunSegment<T>>) -> Vec<T> {
     let (mut ordered, unknown): (Vec<_>, Vec<_>) =
         segments.into_iter().partition(|begun| begun.first_batch.is_some());

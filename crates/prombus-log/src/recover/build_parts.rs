@@ -41,11 +41,17 @@ pub(super) struct Recovered {
     pub(super) replay: Replay,
     /// The mark of the newest checkpoint.
     pub(super) checkpointed: Mark,
+    /// See [`FoundSegments`](super::recovery::FoundSegments).
     pub(super) used: Vec<UsedSegment>,
+    /// See [`FoundSegments`](super::recovery::FoundSegments).
     pub(super) prepared: Vec<PreparedSegment>,
+    /// See [`FoundSegments`](super::recovery::FoundSegments).
     pub(super) unusable: Vec<SegmentRow>,
+    /// Publishers' ids that are not in an index file.
     pub(super) recent_ids: RecentIds,
+    /// The index of the growing segment.
     pub(super) active_index: Index,
+    /// The kept indexes.
     pub(super) kept: Vec<Arc<KeptIds>>,
 }
 
@@ -105,8 +111,8 @@ impl Recovered {
         };
         let mut rows: Vec<SegmentRow> = self.used.iter().map(row_of).collect();
         rows.extend(self.prepared.iter().map(|prepared| prepared.row));
-        // Sealed as empty: a later open that can read all of it must not take the leftovers of a torn batch for a durable
-        // one.
+        // An unusable segment is sealed as empty. Otherwise a later open that can read all of it might take the
+        // leftovers of a torn batch for a durable one.
         rows.extend(self.unusable.iter().map(|row| SegmentRow { sealed: Some(SEGMENT_DATA_START), ..*row }));
         rows
     }
@@ -128,7 +134,7 @@ impl Recovered {
         AppendState {
             pending: PendingBatch::new(self.replay.mark.batch + 1),
             topics: topics.collect(),
-            ids: IdMaker::new(self.replay.last_own_id, context.storage.random(), context.hash),
+            ids: IdMaker::new(self.replay.last_server_id, context.storage.random(), context.hash),
             // Later than every durable commit time, so that a time that was complete before the restart stays complete.
             last_commit_ms: self.replay.last_commit_ms.saturating_add(1),
             recent_ids: std::mem::take(&mut self.recent_ids),
@@ -148,7 +154,7 @@ impl Recovered {
             active_index: std::mem::take(&mut self.active_index),
             mark: self.mark(),
             topics: std::mem::take(&mut self.replay.topics),
-            last_own_id: self.replay.last_own_id,
+            last_server_id: self.replay.last_server_id,
             last_commit_ms: self.replay.last_commit_ms,
             state_records: Vec::new(),
             since_checkpoint: self.used.iter().map(|one| one.end.saturating_sub(one.from)).sum(),

@@ -14,7 +14,7 @@ use std::io;
 pub(crate) const FIRST_SEGMENT: u64 = 1;
 pub(crate) const FIRST_CHECKPOINTS: [u64; 2] = [2, 3];
 
-/// Maps an I/O error to the open error that tells the operator what to do.
+/// Maps an I/O error to an open error. A missing permission, also one to read, becomes `ReadOnly`.
 pub(crate) fn open_error(folder: &str, action: &str, source: io::Error) -> OpenError {
     let folder = folder.to_owned();
     match source.kind() {

@@ -162,7 +162,7 @@ fn inspect_checkpoint(bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
     let mark = checkpoint.mark;
     writeln!(out, "checkpoint at batch {} (chain {:08x})", mark.batch, mark.chain)?;
     writeln!(out, "position {} of segment {:016x}", mark.position, mark.segment)?;
-    writeln!(out, "newest id {}, last commit {}", checkpoint.last_own_id, checkpoint.last_commit_ms)?;
+    writeln!(out, "newest id {}, last commit {}", checkpoint.last_server_id, checkpoint.last_commit_ms)?;
     writeln!(out, "state of {} bytes, next topic {}", checkpoint.state.len(), checkpoint.next_topic)?;
     for topic in &checkpoint.topics {
         writeln!(out, "topic {} {:?} last seq {}", topic.id, topic.name, topic.last_seq)?;

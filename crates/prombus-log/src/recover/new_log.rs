@@ -46,7 +46,7 @@ fn create_files(storage: &dyn Storage, options: &Options) -> io::Result<Manifest
     segment::create(storage, &id, log_id, &mut |_| {})?;
     let checkpoint = Checkpoint {
         mark: Mark::default(),
-        last_own_id: EventId::default(),
+        last_server_id: EventId::default(),
         last_commit_ms: i64::MIN,
         next_topic: 1,
         topics: Vec::new(),

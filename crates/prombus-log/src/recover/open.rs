@@ -60,7 +60,7 @@ impl Recovery {
         self.check_segments()?;
         let checkpointed = checkpoint.mark;
         let mut replay = Replay::new(&checkpoint, state, self.context.hash);
-        let FoundSegments { mut used, spares, unusable } = self.replay_segments(&mut replay)?;
+        let FoundSegments { mut used, prepared, unusable } = self.replay_segments(&mut replay)?;
         self.faults.append(&mut replay.faults);
 
         let last = used.len();
@@ -76,23 +76,15 @@ impl Recovery {
         let mut recent_ids = RecentIds::default();
         let active_index = self.open_indexes(&mut used, &replay.topics, &mut recent_ids)?;
         let kept = self.open_kept()?;
-        let recovered = Recovered {
-            replay,
-            checkpointed,
-            used,
-            prepared: spares,
-            unusable,
-            recent_ids,
-            active_index,
-            kept,
-        };
+        let recovered =
+            Recovered { replay, checkpointed, used, prepared, unusable, recent_ids, active_index, kept };
         build_parts(self, recovered)
     }
 
     /// Reads the newest intact checkpoint.
     fn read_checkpoint(&mut self) -> Result<(Checkpoint, u64), OpenError> {
         let [older, newer] = self.manifest.checkpoints;
-        // An unreadable checkpoint is not reported as damaged, but the other one is used instead too.
+        // If the newer checkpoint is damaged or unreadable, the older one is used. Only damage is reported.
         let newer_fault = match Checkpoint::read(&*self.context.storage, newer) {
             Ok(Ok(checkpoint)) => return Ok((checkpoint, newer)),
             Ok(Err(fault)) => Ok(fault),

@@ -22,6 +22,7 @@ pub(super) struct Recovery {
     pub(super) manifest: Manifest,
     /// Unreadable ranges that count as damaged.
     pub(super) losses: Losses,
+    /// The damage that was found.
     pub(super) faults: Vec<Fault>,
     /// The log was closed cleanly and the newest checkpoint is intact, so no batch follows it.
     pub(super) ends_at_checkpoint: bool,
@@ -40,11 +41,13 @@ pub(super) struct UsedSegment {
     pub(super) index: Option<Index>,
     /// Where the part after the checkpoint starts.
     pub(super) from: u64,
+    /// The end of the last durable batch. Until the segment is replayed: the end of the part to replay.
     pub(super) end: u64,
+    /// Where the bytes of an unfinished batch end, if there are any.
     pub(super) torn_to: Option<u64>,
-    /// Its last batch is damaged.
+    /// The last batch of the segment is damaged.
     pub(super) is_damaged: bool,
-    /// Some of its unused bytes cannot be read, so nothing is appended to it.
+    /// Some unused bytes of the segment cannot be read, so nothing is appended to it.
     pub(super) has_holes: bool,
 }
 
@@ -52,7 +55,8 @@ pub(super) struct UsedSegment {
 pub(super) struct FoundSegments {
     /// Segments with records, in log order.
     pub(super) used: Vec<UsedSegment>,
-    pub(super) spares: Vec<PreparedSegment>,
+    /// Segments without records, ready for use.
+    pub(super) prepared: Vec<PreparedSegment>,
     /// Prepared segments with unreadable bytes. They stay in the manifest and are not used.
     pub(super) unusable: Vec<SegmentRow>,
 }
@@ -70,7 +74,7 @@ impl FoundSegments {
         if segment.has_accepted_losses() {
             self.unusable.push(*row);
         } else {
-            self.spares.push(PreparedSegment { row: *row, segment });
+            self.prepared.push(PreparedSegment { row: *row, segment });
         }
     }
 }
@@ -103,7 +107,8 @@ impl Recovery {
         self.context.options.observer.notice(notice);
     }
 
-    /// Checks that every segment in the manifest exists. An invalid header is reported, but it is not needed.
+    /// Checks that every segment in the manifest exists. An invalid header is reported, and the open continues, because
+    /// the manifest repeats the header.
     pub(super) fn check_segments(&mut self) -> Result<(), OpenError> {
         for row in &self.manifest.segments {
             let name = segment_name(row.id.number);
@@ -119,7 +124,6 @@ impl Recovery {
             let length = file.len().map_err(|error| self.error("read a segment", error))?;
             match segment::check_header(&*file, &row.id, self.manifest.log_id) {
                 Ok(fault) => self.faults.extend(fault),
-                // The header is not needed: the manifest repeats it.
                 Err(error) if is_unreadable(&error) => {}
                 Err(error) => return Err(self.error("read a segment", error)),
             }

@@ -78,7 +78,7 @@ pub fn repair_storage(
             Err(source) if is_unreadable(&source) => Losses::default(),
             Err(source) => return Err(error(source)),
         };
-        losses.add(added, |loss| manifest.names_file_of(loss));
+        losses.add(added, |loss| manifest.lists_file_of(loss));
         losses.write(&*storage).map_err(error)?;
         report.is_accepted = true;
     }

@@ -19,13 +19,19 @@ use std::io;
 
 /// The state that a replay builds up.
 pub(crate) struct Replay {
+    /// The topics by internal id.
     pub(crate) topics: Vec<Option<TopicView>>,
-    pub(crate) last_own_id: EventId,
+    /// The newest server id.
+    pub(crate) last_server_id: EventId,
+    /// The newest commit time.
     pub(crate) last_commit_ms: i64,
+    /// The end of the last replayed batch.
     pub(crate) mark: Mark,
+    /// The caller's state.
     pub(crate) state: Box<dyn State>,
+    /// Damaged records.
     pub(crate) faults: Vec<Fault>,
-    /// Records that could not be read. They are not damaged, and nothing may be concluded from them.
+    /// Records that could not be read. They may be intact, so nothing may be concluded from them.
     pub(crate) unreadable: Vec<Fault>,
     /// The number of events replayed.
     pub(crate) events: u64,
@@ -44,7 +50,7 @@ impl Replay {
     pub(crate) fn new(checkpoint: &Checkpoint, state: Box<dyn State>, hash: KeyedHash) -> Self {
         Self {
             topics: checkpoint.topic_views(),
-            last_own_id: checkpoint.last_own_id,
+            last_server_id: checkpoint.last_server_id,
             last_commit_ms: checkpoint.last_commit_ms,
             mark: checkpoint.mark,
             state,
@@ -194,7 +200,7 @@ impl Replay {
                 let topic = self.topic(header.topic);
                 topic.last_seq = topic.last_seq.max(header.seq);
                 if header.flags & FLAG_CLIENT_ID == 0 {
-                    self.last_own_id = self.last_own_id.max(header.id);
+                    self.last_server_id = self.last_server_id.max(header.id);
                 }
             }
             Kind::State => self.state.apply(header.topic, body),

@@ -19,7 +19,7 @@ use std::io;
 /// What proves that the part to replay was durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Proof {
-    /// Nothing: an invalid last batch may never have been acknowledged.
+    /// Nothing. An invalid last batch was possibly never acknowledged.
     None,
     /// A later segment was begun or the log was closed, so all batches in the segment were synced.
     Later,
@@ -35,8 +35,8 @@ pub(crate) struct SegmentEnd {
     pub(crate) end: u64,
     /// Where the bytes of an unfinished batch end, if there are any.
     pub(crate) torn_to: Option<u64>,
-    /// The last batch is damaged. The proof that it was durable may not exist at the next open, so the segment must be
-    /// sealed after it.
+    /// The last batch is damaged. The proof that it was durable may be gone at the next open, so the segment must be
+    /// sealed after this batch.
     pub(crate) is_damaged: bool,
     /// Ranges that could not be read.
     pub(crate) holes: UnreadableRanges,
@@ -45,16 +45,20 @@ pub(crate) struct SegmentEnd {
     pub(crate) needed_hole: Option<u64>,
 }
 
+/// A frame after the last batch that was found.
 struct SeenFrame {
     position: u64,
     end: u64,
     header_crc: u32,
+    /// Whether the body matches its checksum.
     is_valid: bool,
 }
 
 /// An invalid batch, until it is known whether anything follows it.
 struct Suspect {
+    /// Where the batch starts in the segment.
     start: u64,
+    /// Where the COMMIT of the batch ends.
     end: u64,
     commit: Commit,
 }
@@ -63,8 +67,9 @@ struct Suspect {
 struct SegmentWalk {
     /// The end of the last batch that was found.
     last_end: u64,
-    /// The frames after it.
+    /// The frames after the last batch that was found.
     seen: Vec<SeenFrame>,
+    /// An invalid batch after the last batch that was found.
     suspect: Option<Suspect>,
 }
 
@@ -126,7 +131,8 @@ impl Replay {
         Ok(SegmentEnd { end, torn_to: None, is_damaged: is_damaged || is_given_up, holes, needed_hole })
     }
 
-    /// Handles an intact COMMIT at `position`: replays its batch if that is valid, or else keeps it as a suspect.
+    /// Handles an intact COMMIT at `position`: replays its batch if the batch is valid, or else keeps the batch as a
+    /// suspect.
     fn replay_commit(
         &mut self,
         segment: &Segment,

@@ -39,7 +39,7 @@ impl Recovery {
         Ok(found)
     }
 
-    /// The place of the mark's segment in the manifest.
+    /// The index of the mark's segment in the manifest.
     fn find_mark(&self, mark: Mark) -> Result<Option<usize>, OpenError> {
         let rows = &self.manifest.segments;
         let mark_at = rows.iter().position(|row| row.id.number == mark.segment);
@@ -58,7 +58,7 @@ impl Recovery {
     }
 
     fn find_segments(&self, mark: Mark, mark_at: Option<usize>) -> Result<FoundSegments, OpenError> {
-        let mut found = FoundSegments { used: Vec::new(), spares: Vec::new(), unusable: Vec::new() };
+        let mut found = FoundSegments { used: Vec::new(), prepared: Vec::new(), unusable: Vec::new() };
         let mut begun: Vec<BegunSegment<UsedSegment>> = Vec::new();
         for (at, row) in self.manifest.segments.iter().enumerate() {
             let segment = self.segment_of(row);
@@ -127,7 +127,8 @@ impl Recovery {
             return Err(self.unreadable(one.segment.name(), UnreadableAt { position, source }));
         }
         if proof == Proof::None && found.torn_to.is_none() && one.segment.id.life == 0 {
-            // Non-zero bytes are an unfinished batch without one whole header. (A recycled file has old bytes there.)
+            // Bytes other than zero are an unfinished batch without one whole header. In a recycled file they prove
+            // nothing.
             let file = one.segment.file().map_err(error)?;
             let capacity = one.segment.id.capacity;
             found.torn_to = end_of_nonzero(&*file, found.end, capacity, &mut found.holes).map_err(error)?;

@@ -11,13 +11,17 @@ pub(crate) struct LostSeqs {
     pub(crate) last_seq: u64,
     /// The segment's number.
     pub(crate) segment: u64,
+    /// Where the damage starts in the segment.
     pub(crate) position: u64,
 }
 
 /// A damaged range in a batch that lost its COMMIT.
 struct DamagedPlace {
+    /// The segment's number.
     segment: u64,
+    /// Where the damage starts in the segment.
     position: u64,
+    /// The length of the damaged range.
     bytes: u64,
 }
 
@@ -26,6 +30,7 @@ struct DamagedPlace {
 pub(crate) struct SeqAudit {
     /// Per topic: the newest seq so far, and the length of `places` at that time.
     topics: HashMap<u32, (u64, usize)>,
+    /// The damaged ranges so far, in log order.
     places: Vec<DamagedPlace>,
 }
 
@@ -47,8 +52,8 @@ impl SeqAudit {
         let since = &self.places[places_then..];
         let first = since.first().filter(|_| known + 1 < seq)?;
         let bytes: u64 = since.iter().map(|place| place.bytes).sum();
-        // An event takes at least the size of a header. Missing seqs that cannot have fit into the damage were cleaned
-        // before.
+        // An event takes at least the size of a header. If more seqs are missing than fit into the damage, the oldest
+        // of them were cleaned earlier.
         let most = bytes.div_ceil(HEADER_BYTES as u64);
         let first_seq = (known + 1).max(seq.saturating_sub(most));
         Some(LostSeqs { first_seq, last_seq: seq - 1, segment: first.segment, position: first.position })

@@ -38,11 +38,11 @@ pub struct Progress {
 pub struct VerifyReport {
     /// Every fault, in the order found. Empty if nothing is damaged.
     pub faults: Vec<Fault>,
-    /// Segments read.
+    /// The number of segments read.
     pub segments: usize,
-    /// Intact events.
+    /// The number of intact events.
     pub events: u64,
-    /// Bytes read.
+    /// The number of bytes read.
     pub bytes: u64,
     /// Bytes of an unfinished batch at the end. This is not a fault: the next open cuts them off.
     pub torn_tail_bytes: u64,
@@ -171,7 +171,7 @@ impl<P: FnMut(Progress)> Verifier<P> {
         }
         Ok(best.unwrap_or(Checkpoint {
             mark: Mark::default(),
-            last_own_id: EventId::default(),
+            last_server_id: EventId::default(),
             last_commit_ms: 0,
             next_topic: 1,
             topics: Vec::new(),

@@ -4,7 +4,7 @@
 use crate::error::{AppendError, ReadError, Unavailable};
 use crate::event_id::EventId;
 use crate::layout::SEGMENT_DATA_START;
-use crate::read::find_id::{OwnIds, find_client_id, find_own_id};
+use crate::read::find_id::{ServerIdCache, find_client_id, find_server_id};
 use crate::record::{self, HEADER_BYTES, RUN_BYTES};
 use crate::server_ids::is_own;
 use crate::write::append_request::{Append, Outcomes, Prepared, Ticket};
@@ -14,6 +14,8 @@ use parking_lot::MutexGuard;
 use std::sync::atomic::Ordering;
 
 impl Writer {
+    /// Appends to the pending batch. Without `wait`, or in a log without threads, returns [`AppendError::QueueFull`]
+    /// instead of waiting.
     pub(crate) fn append(
         &self,
         append: &Append<'_>,
@@ -63,7 +65,7 @@ impl Writer {
         let has_work = !state.pending.is_empty();
         drop(state);
         if has_work {
-            self.queue.commit_due.ring();
+            self.queue.commit_due.notify();
         }
         Ok(ticket)
     }
@@ -134,19 +136,19 @@ impl Writer {
         }
         let forgotten = self.queue.forgotten_ids.load(Ordering::Acquire);
         let files = self.committed.ids.files();
-        let mut own_ids = OwnIds::default();
+        let mut server_ids = ServerIdCache::default();
         for (event, prepared) in append.events.iter().zip(&mut outcomes.prepared) {
             let Some(id) = event.id else { continue };
             let topic = event.topic.0;
-            if is_own(self.context.hash, id) && id > self.committed.view().last_own_id {
-                self.wait_for_own_id(id, wait)?;
+            if is_own(self.context.hash, id) && id > self.committed.view().last_server_id {
+                self.wait_for_server_id(id, wait)?;
             }
             let mut lookup = || -> Result<Option<u64>, ReadError> {
                 if let Some(seq) = find_client_id(&self.committed, &files, topic, id, prepared.id_hash)? {
                     return Ok(Some(seq));
                 }
                 if is_own(self.context.hash, id) {
-                    find_own_id(&self.committed, topic, id, &mut own_ids)
+                    find_server_id(&self.committed, topic, id, &mut server_ids)
                 } else {
                     Ok(None)
                 }
@@ -159,10 +161,10 @@ impl Writer {
 
     /// Handles an id that this log may have generated and that is higher than all durable ones: an event with this id may
     /// be in a batch that is not durable yet. Waits until those batches are durable.
-    fn wait_for_own_id(&self, id: EventId, wait: bool) -> Result<(), AppendError> {
+    fn wait_for_server_id(&self, id: EventId, wait: bool) -> Result<(), AppendError> {
         let state = self.queue.state.lock();
         if id > state.ids.newest() {
-            // It only looks like a server id: the log has not generated ids this high.
+            // The id only looks like a server id: the log has not generated ids this high.
             return Ok(());
         }
         let ticket = state.newest_ticket();

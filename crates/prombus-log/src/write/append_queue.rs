@@ -21,12 +21,12 @@ pub(crate) struct AppendQueue {
     pub(super) state: Mutex<AppendState>,
     /// Appenders wait here for room. Used with the append lock.
     pub(super) room: Condvar,
-    /// Number of segments whose ids moved from memory to index files. A copy of `RecentIds::forgotten`.
+    /// The number of segments whose ids were removed from memory. A copy of `RecentIds::forgotten`.
     pub(super) forgotten_ids: AtomicU64,
     /// Set if an append was refused because it needs the ids of batches that are not durable yet. The observer is notified
     /// when they are durable.
     pub(super) wants_durable: AtomicBool,
-    /// Rung when there is something to commit.
+    /// Notified when there is something to commit.
     pub(crate) commit_due: Wakeup,
 }
 
@@ -54,7 +54,7 @@ impl AppendQueue {
         // An appender that has just found no room holds the lock until it waits. Taking the lock ensures that it is woken.
         drop(self.state.lock());
         self.notify_room();
-        self.commit_due.ring();
+        self.commit_due.notify();
     }
 
     /// Refuses appends from now on. Returns whether the queue was closed before.

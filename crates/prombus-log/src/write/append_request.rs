@@ -6,7 +6,7 @@ use crate::topics::TopicId;
 /// An event to append.
 #[derive(Clone, Copy, Debug)]
 pub struct NewEvent<'a> {
-    /// Its topic, from [`Log::ensure_topic`](crate::Log::ensure_topic).
+    /// The topic, from [`Log::ensure_topic`](crate::Log::ensure_topic).
     pub topic: TopicId,
     /// The publisher's id. If it is `None`, the log generates one.
     pub id: Option<EventId>,
@@ -16,7 +16,7 @@ pub struct NewEvent<'a> {
     pub key: Option<&'a [u8]>,
     /// The payload; the log does not interpret it.
     pub body: &'a [u8],
-    /// Whether it deletes its key in a compacted topic.
+    /// Whether the event deletes its key in a compacted topic.
     pub tombstone: bool,
 }
 
@@ -44,9 +44,9 @@ pub struct Append<'a> {
 /// The outcome for one event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Its id.
+    /// The id of the event.
     pub id: EventId,
-    /// Its seq. For a duplicate: the seq of the existing event.
+    /// The seq of the event. For a duplicate: the seq of the existing event.
     pub seq: u64,
     /// Whether the topic already had an event with this id. Then nothing was added.
     pub duplicate: bool,
@@ -55,6 +55,7 @@ pub struct Outcome {
 /// The outcomes of an append, one per event. Reuse it for many appends: it keeps its memory.
 #[derive(Debug, Default)]
 pub struct Outcomes {
+    /// The outcomes, in the order of the events.
     pub(super) all: Vec<Outcome>,
     /// Per event, computed before the append lock is taken.
     pub(super) prepared: Vec<Prepared>,
@@ -62,6 +63,7 @@ pub struct Outcomes {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prepared {
+    /// The checksum of key and body.
     pub(super) body_crc: u32,
     /// The seq of the durable event with the same id; zero if there is none.
     pub(super) duplicate_of: u64,
@@ -80,6 +82,7 @@ impl std::ops::Deref for Outcomes {
 /// Identifies the batch that makes an append durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket {
+    /// The number of the batch.
     pub(crate) batch: u64,
 }
 

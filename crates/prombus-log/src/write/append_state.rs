@@ -19,9 +19,11 @@ use std::sync::Arc;
 pub(crate) struct AppendState {
     /// The batch that collects appends at present.
     pub(crate) pending: PendingBatch,
-    /// By internal id. Index 0 is not used.
+    /// The topics by internal id. Index 0 is not used.
     pub(crate) topics: Vec<TopicAppend>,
+    /// Generates server ids.
     pub(crate) ids: IdMaker,
+    /// Commit times are at least this.
     pub(crate) last_commit_ms: i64,
     /// The publishers' ids of segments that have no index file yet.
     pub(crate) recent_ids: RecentIds,
@@ -31,14 +33,18 @@ pub(crate) struct AppendState {
     pub(crate) spares: VecDeque<SpareSegment>,
     /// The disk had no room for another segment.
     pub(crate) is_full: bool,
+    /// The log is closed: appends are refused.
     pub(crate) is_closed: bool,
 }
 
+/// A topic as appenders see it.
 pub(crate) struct TopicAppend {
+    /// The seq of the next event.
     pub(crate) next_seq: u64,
     pub(crate) is_deleted: bool,
-    /// The topic's run in the batch `run_batch`.
+    /// The index of the topic's run in the batch `run_batch`.
     run: usize,
+    /// The newest batch that has events of the topic.
     run_batch: u64,
 }
 
@@ -48,22 +54,30 @@ impl TopicAppend {
     }
 }
 
+/// The segment of the pending batch.
 pub(crate) struct AppendPlace {
+    /// The number of the segment.
     pub(crate) segment: u64,
     pub(crate) salt: u32,
+    /// The bytes from the start of the pending batch to the end of the segment.
     pub(crate) remaining: u64,
     /// Whether the segment is the reserve, whose remaining room publishers must not use.
     pub(crate) is_reserve: bool,
 }
 
+/// A prepared segment that is not used yet.
 pub(crate) struct SpareSegment {
     pub(crate) segment: Arc<Segment>,
     pub(crate) is_reserve: bool,
 }
 
+/// Whether an append fits.
 pub(super) enum Room {
+    /// The append fits into the pending batch.
     Ready,
+    /// The append fits after the next commit, or when the next segment is prepared.
     Wait,
+    /// The disk is full.
     Full,
 }
 
@@ -136,6 +150,7 @@ impl AppendState {
         Ticket { batch: if self.pending.is_empty() { batch - 1 } else { batch } }
     }
 
+    /// Adds an event to the pending batch, unless it is a duplicate.
     #[inline]
     pub(super) fn event(
         &mut self,
@@ -183,7 +198,7 @@ impl AppendState {
         };
         self.pending.add_event(state.run, &header, key, event.body, self.place.salt, hash);
         if event.id.is_none() {
-            self.pending.last_own_id = id;
+            self.pending.last_server_id = id;
         }
         Outcome { id, seq, duplicate: false }
     }

@@ -24,7 +24,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Size of the free buffers that are kept for batches.
+/// The maximum size of the free buffers that are kept for batches.
 const POOLED_BYTES: usize = 32 << 20;
 /// Smaller batches are copied into a buffer of their own size, so that pooled buffers remain available for large batches.
 const LARGE_BATCH_BYTES: usize = 64 * 1024;
@@ -44,6 +44,7 @@ pub(crate) struct Committer {
     committed: Arc<CommittedLog>,
     queue: Arc<AppendQueue>,
     batch_pool: Arc<BufferPool>,
+    /// The segment of the last batch; `None` before the first batch, if the open found no segment to continue.
     segment: Option<Arc<Segment>>,
     /// The position of the next batch in the segment.
     position: u64,
@@ -51,8 +52,9 @@ pub(crate) struct Committer {
     chain: u32,
     /// Between commits: an empty batch that is swapped for the pending one. During a commit: the batch that is written.
     spare: PendingBatch,
-    /// The encoded run table of the batch that is written. `places` contains the positions of the same runs.
+    /// The encoded run table of the batch that is written.
     table: Vec<u8>,
+    /// The places of the runs in the batch that is written.
     places: Vec<RunPlace>,
     /// The runs of events in the batch, for the observer.
     committed_runs: Vec<CommittedRun>,
@@ -213,8 +215,8 @@ impl Committer {
                 // Copied, because it is kept until the next checkpoint and must not keep the whole batch in memory.
                 view.state_records.push(Bytes::copy_from_slice(&block[place.start..place.end]));
             }
-            if pending.last_own_id != EventId::default() {
-                view.last_own_id = pending.last_own_id;
+            if pending.last_server_id != EventId::default() {
+                view.last_server_id = pending.last_server_id;
             }
             view.last_commit_ms = pending.commit_ms;
             view.mark = mark;
@@ -224,7 +226,7 @@ impl Committer {
         self.committed.durable.advance(pending.batch());
         self.queue.note_durable();
         if has_rolled || checkpoint_due {
-            self.committed.maintenance_due.ring();
+            self.committed.maintenance_due.notify();
         }
     }
 }

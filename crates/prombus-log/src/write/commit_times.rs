@@ -2,8 +2,8 @@
 //! added.
 //!
 //! Commit times never decrease, and batches become durable in the order of their times. So a reader of several topics can
-//! deliver their events in the order of commit time, topic and seq, and describe its position with these three numbers. It
-//! must only read events up to the time for which the log is complete.
+//! deliver their events in the order of commit time, topic and seq, and describe its position with these three numbers,
+//! if it only reads events up to the time for which the log is complete.
 
 use crate::write::writer::Writer;
 
@@ -29,7 +29,7 @@ impl Writer {
         drop(state);
         let closed_ms = floor.saturating_sub(1);
         let view = self.committed.view();
-        // Appends in progress have at least the newest durable commit time.
+        // An append that is not durable yet may have the newest durable commit time, so that time is not complete.
         let is_all_durable = view.mark.batch >= appended;
         let complete_ms = if is_all_durable { closed_ms } else { view.last_commit_ms.saturating_sub(1) };
         CommitTimes { closed_ms, complete_ms, durable_batch: view.mark.batch }

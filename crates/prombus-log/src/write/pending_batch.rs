@@ -11,16 +11,20 @@ use crate::topics::TopicChange;
 use crate::write::append_request::NewState;
 use std::sync::Arc;
 
-/// If a batch has many runs, run buffers larger than this are freed after it.
+/// After a batch with many runs, run buffers larger than this are freed.
 const RUN_BUFFER_KEPT_BYTES: usize = 256 * 1024;
 
 /// The events of one topic, or all topic records, or all state records, in the pending batch.
 #[derive(Default)]
 pub(super) struct PendingRun {
+    /// The topic, or [`TOPIC_RECORDS`] or [`STATE_RECORDS`].
     pub(super) topic: u32,
+    /// The frames.
     pub(super) bytes: Vec<u8>,
     pub(super) first_seq: u64,
+    /// The number of frames.
     pub(super) count: u32,
+    /// The checksum over the header crcs of the frames.
     digest: u32,
     pub(super) index: RunIndex,
 }
@@ -58,17 +62,25 @@ impl PendingRun {
 
 /// A batch that collects records. There are two: one collects while the other is being written.
 pub(crate) struct PendingBatch {
+    /// The number of the batch.
     batch: u64,
     topic_records: PendingRun,
+    /// The runs of events.
     pub(super) runs: Vec<PendingRun>,
     /// The number of `runs` in use. The others only keep their buffers for reuse.
     pub(super) used_runs: usize,
     state_records: PendingRun,
+    /// The size of the frames and the run table entries so far, without the COMMIT's header.
     bytes: usize,
+    /// The number of events.
     pub(super) events: usize,
+    /// The segment that the batch starts; `None` if it continues the current one.
     pub(super) roll_to: Option<Arc<Segment>>,
+    /// The commit time of the newest record.
     pub(crate) commit_ms: i64,
-    pub(crate) last_own_id: EventId,
+    /// The newest server id in the batch; zero if there is none.
+    pub(crate) last_server_id: EventId,
+    /// The topics that the batch creates and deletes.
     pub(super) topic_changes: Vec<TopicChange>,
 }
 
@@ -84,7 +96,7 @@ impl PendingBatch {
             events: 0,
             roll_to: None,
             commit_ms: 0,
-            last_own_id: EventId::default(),
+            last_server_id: EventId::default(),
             topic_changes: Vec::new(),
         };
         pending.reset(batch);
@@ -106,7 +118,7 @@ impl PendingBatch {
         self.bytes = 0;
         self.events = 0;
         self.roll_to = None;
-        self.last_own_id = EventId::default();
+        self.last_server_id = EventId::default();
         self.topic_changes.clear();
     }
 

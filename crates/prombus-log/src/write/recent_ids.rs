@@ -7,6 +7,7 @@
 use crate::event_id::EventId;
 use std::collections::VecDeque;
 
+/// The minimum number of slots in a table.
 const SLOTS_MIN: usize = 1024;
 
 /// A publisher's id and its event.
@@ -21,6 +22,7 @@ struct RecentId {
 #[derive(Default)]
 pub(crate) struct IdTable {
     ids: Vec<RecentId>,
+    /// The hashes of `ids`.
     hashes: Vec<u64>,
     /// The upper 32 bits are bits of the hash. The lower 32 bits are the place in `ids`, counted from 1. Zero is an empty
     /// slot. At most half of the slots are used.
@@ -92,10 +94,13 @@ impl IdTable {
 /// The ids of all segments that have no index file yet.
 #[derive(Default)]
 pub(crate) struct RecentIds {
+    /// The ids of the growing segment.
     current: IdTable,
+    /// The ids of earlier segments, by segment number, the oldest first.
     previous: VecDeque<(u64, IdTable)>,
     /// An empty table of about the right size for the next segment.
     spare: Option<IdTable>,
+    /// The number of calls of [`forget`](Self::forget).
     forgotten: u64,
 }
 
@@ -131,7 +136,8 @@ impl RecentIds {
         self.previous.push_back((segment, done));
     }
 
-    /// Removes the table of a segment whose ids are in its index file. The caller empties it outside the lock.
+    /// Removes the table of a segment, whose ids are in its index file or not needed any more. The caller empties the
+    /// table outside the lock.
     pub(crate) fn forget(&mut self, segment: u64) -> Option<IdTable> {
         self.forgotten += 1;
         let at = self.previous.iter().position(|(number, _)| *number == segment)?;
@@ -143,7 +149,7 @@ impl RecentIds {
         self.spare = Some(table);
     }
 
-    /// The number of segments that were forgotten so far.
+    /// The number of calls of [`forget`](Self::forget).
     pub(crate) fn forgotten(&self) -> u64 {
         self.forgotten
     }

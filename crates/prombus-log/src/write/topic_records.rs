@@ -1,4 +1,4 @@
-//! Creates and deletes topics. Each is a topic record that is appended like an event.
+//! Creates and deletes topics. Each creation or deletion is a topic record, which is appended like an event.
 
 use crate::error::AppendError;
 use crate::record::{FLAG_DELETED, HEADER_BYTES, RUN_BYTES, TOPIC_MAX};
@@ -31,8 +31,8 @@ impl Writer {
         Ok(id)
     }
 
-    /// Deletes a topic. Once the deletion is durable, readers cannot see its events, and cleaning removes them. The state
-    /// records become durable together with the deletion.
+    /// Deletes a topic. When the deletion is durable, readers cannot see its events, and cleaning removes them. The
+    /// state records become durable together with the deletion.
     pub(crate) fn delete_topic(
         &self,
         id: TopicId,
@@ -42,7 +42,7 @@ impl Writer {
         let name = self.committed.topic_name(id.0).ok_or(AppendError::UnknownTopic(id.0))?;
         let state_bytes: usize = states.iter().map(|record| HEADER_BYTES + record.body.len()).sum();
         let state_bytes = if states.is_empty() { 0 } else { state_bytes + RUN_BYTES };
-        // May use the reserve: on a full disk, cleaning can then free the space of the topic.
+        // A deletion may use the reserve, so that cleaning can free the space of the topic on a full disk.
         let mut state = self.room_for_topic_record(name.len() + state_bytes, true, wait)?;
         if !is_alive(&state.topics, id) {
             return Err(AppendError::UnknownTopic(id.0));
@@ -86,7 +86,7 @@ impl Writer {
         state.pending.add_topic(id.0, name, flags, now_ms, salt);
         let ticket = state.newest_ticket();
         drop(state);
-        self.queue.commit_due.ring();
+        self.queue.commit_due.notify();
         ticket
     }
 }

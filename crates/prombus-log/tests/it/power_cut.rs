@@ -75,7 +75,7 @@ struct History {
     removed: HashSet<(&'static str, u64)>,
     lie: Option<SyncPoint>,
     backups: usize,
-    newest_own_id: EventId,
+    newest_server_id: EventId,
     passing: PassingTopics,
     cuts: HashSet<DiskStep>,
     refused: Refused,

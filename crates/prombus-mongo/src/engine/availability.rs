@@ -1,4 +1,4 @@
-//! Tracks whether the database server can be used: an operation that failed, and a probe that detects recovery.
+//! Tracks whether the database server can be used. A failed operation marks it as unreachable, and a probe detects its recovery.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -12,9 +12,9 @@ use prombus::engine::{EventId, TopicId};
 use prombus::{Published, Uuid};
 use std::collections::{BTreeMap, HashMap};
 
-/// The most bytes of records in one document.
+/// The maximum size of the records in one document.
 const RECORDS_BYTES_MAX: usize = 8 << 20;
-/// The most documents with records in one commit. The seq of the first one is the fence's number times this.
+/// The maximum number of documents with records in one commit. The seq of the first one is the fence's number times this.
 pub(crate) const RECORD_PIECES_MAX: u64 = 256;
 /// The time limit of a small bulk on the server. A leader that takes over waits for the time limit of the previous leader's last bulk.
 const MAX_TIME_MS: u32 = 1_000;

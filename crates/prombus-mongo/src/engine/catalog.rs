@@ -1,4 +1,4 @@
-//! The leader's view of the whole store: topics with their newest events, and the state that results from the state records.
+//! The leader's view of the whole store: the topics with totals of their events, and the state that results from the state records.
 //!
 //! A catalog is the result of applying all commits in order. A snapshot and the commits after it restore it, so a takeover does not have
 //! to read events.
@@ -15,12 +15,15 @@ const TOPIC_MADE: u32 = 0x8000_0001;
 /// The version of the snapshot format.
 const SNAPSHOT_VERSION: u8 = 1;
 
-/// A topic and its newest event.
+/// A topic, and totals of its events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CatalogTopic {
     pub(crate) name: Topic,
+    /// The newest seq.
     pub(crate) last_seq: u64,
+    /// The highest `ts`.
     pub(crate) max_ts: i64,
+    /// The size of all events that the topic ever got.
     pub(crate) topic_bytes: u64,
 }
 
@@ -36,9 +39,11 @@ pub(crate) struct Catalog {
     /// The highest topic number that was ever used.
     topic_number: u32,
     pub(crate) fold: StateFold,
+    /// The newest id that an engine of this store generated.
     newest_id: EventId,
+    /// The newest commit time.
     newest_ms: i64,
-    /// Deleted topics whose events may not be removed yet.
+    /// Deleted topics some of whose events may still be stored.
     pub(crate) deleted: BTreeSet<TopicId>,
 }
 
@@ -64,7 +69,7 @@ impl Catalog {
     /// Applies a commit.
     ///
     /// # Errors
-    /// If a record is not known to this version.
+    /// If a record cannot be read or is not known to this version.
     pub(crate) fn apply(&mut self, fence: &Fence, records: &[EncodedRecord]) -> Result<Touched, String> {
         let mut touched = Touched::default();
         // A commit may create a topic and add events to it.
@@ -72,7 +77,7 @@ impl Catalog {
             touched.topics.insert(self.add_topic(&record.body)?);
         }
         for it in &fence.topics {
-            self.raise_tail(it);
+            self.advance_topic(it);
         }
         self.newest_id = self.newest_id.max(fence.newest_id);
         self.newest_ms = self.newest_ms.max(fence.newest_ms);
@@ -96,7 +101,8 @@ impl Catalog {
         Ok(topic)
     }
 
-    fn raise_tail(&mut self, fenced: &FencedTopic) {
+    /// Sets the newest seq and the totals of a topic to those of a commit.
+    fn advance_topic(&mut self, fenced: &FencedTopic) {
         if let Some(topic) = self.topics.get_mut(&fenced.topic) {
             topic.last_seq = fenced.to;
             topic.max_ts = fenced.max_ts;

@@ -67,7 +67,7 @@ impl MongoDatabase {
         }
     }
 
-    /// Decides the outcome of a commit. `may_be_running`: the server may still be writing it.
+    /// Decides the outcome of a commit. `may_be_running` means that the server may still be writing the commit.
     pub(crate) async fn decide(&self, fence: &Fence, may_be_running: bool) -> MongoResult<Fate> {
         for _ in 0..DECISIONS_MAX {
             let Some(found) = self.find_fence(fence.number).await?.filter(|it| it.writer == fence.writer)

@@ -12,7 +12,7 @@ use prombus::engine::network::{Change, CommitError, PendingCommit, ReadableSeqs,
 use prombus::engine::{EventId, TopicId};
 use std::collections::BTreeMap;
 
-/// The most ids in one query.
+/// The maximum number of ids in one query.
 const QUERY_IDS_MAX: usize = 5_000;
 
 pub(crate) fn bson_id(id: EventId) -> Bson {

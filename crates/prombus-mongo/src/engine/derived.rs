@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// How often the derived collections are written.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(800);
-/// The most updates in one command.
+/// The maximum number of updates in one command.
 const UPDATES_MAX: usize = 1_000;
 
 /// The changes since the collections were last written.

@@ -38,7 +38,7 @@ pub(crate) struct Fence {
     pub(crate) is_removed: bool,
 }
 
-/// The events that a commit added to a topic, and the topic's tail after them.
+/// The events that a commit added to a topic, and the totals of the topic after them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FencedTopic {
     pub(crate) topic: TopicId,

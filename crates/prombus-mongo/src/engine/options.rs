@@ -18,9 +18,9 @@ pub struct MongoOptions {
     pub write_concern: String,
     /// How long an id that a publisher chose is known after cleaning removed its event, in milliseconds.
     pub dedupe_ms: u64,
-    /// Memory for the newest events of all topics together, for live readers.
+    /// The maximum size of the tail cache: the newest events of all topics, kept in memory and read without a request.
     pub tail_bytes: usize,
-    /// The largest payload of an event; at most 15 MiB.
+    /// The maximum size of an event's payload; at most 15 MiB.
     pub max_payload_bytes: usize,
     /// A snapshot of topics and groups is written after this many commits, so that a takeover reads at most this many commits.
     pub snapshot_commits: u64,

@@ -11,7 +11,7 @@ use prombus::engine::network::{FetchLimit, Piece, ReadableSeqs, has_id_mark};
 use prombus::engine::{EventHead, EventId, TopicId, TopicUsage};
 use std::sync::Arc;
 
-/// The most events of one fetch.
+/// The maximum number of events of one fetch.
 const FETCH_EVENTS_MAX: usize = 10_000;
 /// Up to about this event size, whole documents are read; for larger events the BSON payload is left out.
 const SMALL_EVENT_BYTES: u64 = 1_024;

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The most seqs whose events are counted in one query.
+/// The maximum number of seqs whose events are counted in one query.
 const USAGE_SEQS: usize = 200_000;
 
 impl RemoteDatabase for MongoDatabase {

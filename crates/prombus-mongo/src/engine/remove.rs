@@ -10,7 +10,7 @@ use mongodb::error::Result as MongoResult;
 use prombus::engine::TopicId;
 use prombus::engine::network::{DeadEvents, ReadableSeqs, RemoveError, Removed};
 
-/// The most events that one delete removes.
+/// The maximum number of events that one delete removes.
 const SLICE: usize = 5_000;
 
 impl MongoDatabase {

@@ -9,7 +9,7 @@ use prombus::engine::network::ReadableSeqs;
 use prombus::engine::{EventId, TopicId};
 use std::collections::HashMap;
 
-/// The most seqs that a scan for ids covers.
+/// The maximum number of seqs that a scan for ids covers.
 const SCAN_SEQS_MAX: u64 = 50_000;
 
 /// A field that never decreases from one event of a topic to the next.

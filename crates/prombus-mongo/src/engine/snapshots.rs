@@ -17,7 +17,7 @@ use mongodb::error::Result as MongoResult;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// The most bytes of one document.
+/// The maximum size of one document.
 const PIECE_BYTES: usize = 8 << 20;
 /// A snapshot is due after this many bytes of records, whatever the number of commits.
 const RECORD_BYTES_MAX: usize = 16 << 20;

@@ -18,7 +18,7 @@ use tokio::runtime::Runtime;
 
 /// The version of the document format. A store with a newer version is refused.
 const FORMAT: i32 = 1;
-/// The upper bound of the mark in a store's ids.
+/// The number of possible marks of the ids that the engines of a store generate.
 const ID_MARKS: u64 = 1 << 22;
 /// MongoDB's own databases.
 const RESERVED_DATABASES: [&str; 3] = ["admin", "config", "local"];
@@ -38,6 +38,7 @@ pub struct MongoStore {
     options: MongoOptions,
     database: String,
     lease: MongoLease,
+    /// The bits that mark the ids which engines of this store generated.
     id_mark: u64,
 }
 
@@ -153,11 +154,11 @@ struct OpeningRuntime(Option<Runtime>);
 
 impl OpeningRuntime {
     fn get(&self) -> &Runtime {
-        self.0.as_ref().expect("it is there until it is kept")
+        self.0.as_ref().expect("the runtime is present until `keep` takes it")
     }
 
     fn keep(mut self) -> Runtime {
-        self.0.take().expect("it is kept once")
+        self.0.take().expect("`keep` consumes the value")
     }
 }
 
@@ -205,7 +206,7 @@ async fn check_version(client: &Client) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// The mark that all ids of this store contain. The first process that connects creates it.
+/// The bits that mark the ids which engines of this store generated. The first process that connects chooses them.
 async fn store_identity(collections: &Collections) -> mongodb::error::Result<Result<u64, OpenError>> {
     let filter = doc! { "_id": "store" };
     let mark = i64::from(Uuid::new_v4().as_fields().0) & (ID_MARKS as i64 - 1);

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 /// Maximum number of attempts to write the fence: another process may write at the same time, or the primary may change.
 const FENCE_ATTEMPTS: u32 = 40;
-/// The most fences that are read to find the last commit; takeovers without commits have fences too.
+/// The maximum number of fences that are read to find the last commit. Takeovers without commits have fences too.
 const FENCES_EXAMINED: i64 = 32;
 /// Pause between two attempts to write the fence.
 const FENCE_PAUSE: Duration = Duration::from_millis(250);

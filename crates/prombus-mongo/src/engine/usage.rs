@@ -19,7 +19,7 @@ struct Entry {
     usage: Option<TopicUsage>,
 }
 
-/// The newest event of a topic, and the bytes of all events up to it.
+/// The seq of a topic's newest event, and the size of all events that the topic ever got.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tail {
     pub(crate) last_seq: u64,

@@ -152,8 +152,9 @@ pub(super) static ROUTES: &[Route] = &[
         access: Access::Token,
         handler: |call| Box::pin(state::all(call)),
         is_compressed: true,
-        about: "The newest event of each key that is not deleted, in seq order. A subscription that starts afterId position.id \
-                gets every later event exactly once; the headers X-Position-Id and X-Position-Seq contain the same position. \
+        about: "The newest event of each key that is not deleted, in seq order. A new group that starts after position.id \
+                misses no later event and receives none that the state covers. The headers X-Position-Id and X-Position-Seq \
+                contain the same position. \
                 All pages of a list have the position of the first page. With ndjson: one event per line, all keys at once.",
         parameters: parameters::STATE,
         answers: &[

@@ -1,8 +1,8 @@
 //! `GET /state/{topic}` and `GET /state/{topic}/{key}`: the newest event of each key.
 //!
-//! Every response contains the position that it is valid for: a consumer that starts after that position sees every later event
-//! exactly once. The pages of one list share the position of the first page. Keys that change meanwhile are omitted from later
-//! pages, because their newest events come after the position.
+//! Every response contains the position of the newest event that it covers: a consumer that starts after that position misses no
+//! later event and receives none that the state covers. The pages of one list share the position of the first page. Keys that
+//! change in the meantime are omitted from later pages, because their newest events come after the position.
 
 use super::answer::{self, Answered};
 use super::call::Call;

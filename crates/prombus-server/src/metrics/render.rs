@@ -82,16 +82,13 @@ fn put_groups(text: &mut MetricsText, figures: &Figures, labels_max: usize) {
     family("events_stale_total", FamilyKind::Counter, "Acks and nacks that came too late.", |it| {
         it.counters.stale
     });
-    family(
-        "events_dead_lettered_total",
-        FamilyKind::Counter,
-        "Events given up after too many attempts.",
-        |it| it.counters.dead_lettered,
-    );
+    family("events_dead_lettered_total", FamilyKind::Counter, "Events that a group gave up.", |it| {
+        it.counters.dead_lettered
+    });
     family(
         "events_missed_total",
         FamilyKind::Counter,
-        "Events that retention removed before a group received them.",
+        "Events that retention removed before a group settled them.",
         |it| it.counters.missed,
     );
     family(

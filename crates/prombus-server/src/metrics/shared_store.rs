@@ -83,7 +83,7 @@ impl SharedStoreMetrics {
         text.family(
             "prombus_relay_prefaces_refused_total",
             FamilyKind::Counter,
-            "Connections closed because their relay preface was refused.",
+            "Connections closed because they claimed to come from another gateway and could not prove it.",
         );
         text.sample(&[], load(&self.refused_prefaces));
     }

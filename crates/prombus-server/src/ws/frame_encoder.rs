@@ -17,7 +17,12 @@ pub(super) fn put_binary(into: &mut Vec<u8>, payload: &[u8]) {
     put_message(into, BINARY, payload.len(), |into| into.extend_from_slice(payload));
 }
 
-fn put_message(into: &mut Vec<u8>, first: u8, expected_bytes: usize, write: impl FnOnce(&mut Vec<u8>)) {
+fn put_message(
+    into: &mut Vec<u8>,
+    opcode_and_flags: u8,
+    expected_bytes: usize,
+    write: impl FnOnce(&mut Vec<u8>),
+) {
     let start = into.len();
     let guessed = head_bytes(expected_bytes);
     into.extend_from_slice(&[0; HEAD_BYTES_MAX][..guessed]);
@@ -32,11 +37,11 @@ fn put_message(into: &mut Vec<u8>, first: u8, expected_bytes: usize, write: impl
         into.copy_within(start + guessed..end, start + needed);
         into.truncate(start + needed + payload_bytes);
     }
-    write_head(&mut into[start..start + needed], first, payload_bytes);
+    write_head(&mut into[start..start + needed], opcode_and_flags, payload_bytes);
 }
 
-/// Appends frames of this server, with messages compressed if that makes them smaller. Adds the end of each frame to `ends`: in
-/// `frames`, and in `into`.
+/// Copies `frames` (made by this module) to `into`, and compresses each text or binary message that gets smaller. For each
+/// frame, pushes the pair (its end in `frames`, its end in `into`) to `ends`.
 pub(super) fn put_deflated(
     deflate: Deflate,
     frames: &[u8],
@@ -47,10 +52,10 @@ pub(super) fn put_deflated(
     while at < frames.len() {
         let (payload_at, end) = extent_of(frames, at);
         let (payload, start) = (&frames[payload_at..end], into.len());
-        let first = frames[at];
+        let first_byte = frames[at];
         let mut is_deflated = false;
-        if matches!(first & 0x0f, TEXT | BINARY) {
-            put_message(into, first & 0x0f | DEFLATED, payload.len() / 2, |into| {
+        if matches!(first_byte & 0x0f, TEXT | BINARY) {
+            put_message(into, first_byte & 0x0f | DEFLATED, payload.len() / 2, |into| {
                 is_deflated = deflate.deflate(payload, into);
             });
         }
@@ -63,7 +68,7 @@ pub(super) fn put_deflated(
     }
 }
 
-/// Where the payload of the frame at `at` starts and ends, in frames of this server.
+/// The start and end of the payload of the frame that begins at `at`. `frames` must be unmasked, as this module writes them.
 pub(super) fn extent_of(frames: &[u8], at: usize) -> (usize, usize) {
     let length = |range: std::ops::Range<usize>| {
         frames.get(range).map_or(0, |bytes| bytes.iter().fold(0, |all, &byte| all << 8 | usize::from(byte)))
@@ -84,8 +89,8 @@ pub(super) fn head_bytes(payload_bytes: usize) -> usize {
     }
 }
 
-pub(super) fn write_head(head: &mut [u8], opcode: u8, payload_bytes: usize) {
-    head[0] = 0x80 | opcode;
+pub(super) fn write_head(head: &mut [u8], opcode_and_flags: u8, payload_bytes: usize) {
+    head[0] = 0x80 | opcode_and_flags;
     match head.len() {
         2 => head[1] = payload_bytes as u8,
         4 => {
@@ -123,7 +128,7 @@ pub(super) fn put_close(into: &mut Vec<u8>, code: u16, reason: &str) {
     put_control(into, CLOSE, &payload);
 }
 
-/// The end of the frame that is partly sent after `sent` bytes, in frames of this server. Frames after it can be dropped.
+/// If the first `sent` bytes were sent: where the last frame that was begun ends. Everything after that can be dropped.
 pub(super) fn end_of_frame_at(frames: &[u8], sent: usize) -> usize {
     let mut at = 0;
     while at < sent.min(frames.len()) {
@@ -145,7 +150,11 @@ mod tests {
             ends.push(frames.len());
         }
         for sent in (0..frames.len()).step_by(61).chain([1, 2, 5, frames.len()]) {
-            let expected = ends.iter().copied().find(|&end| end >= sent).expect("within");
+            let expected = ends
+                .iter()
+                .copied()
+                .find(|&end| end >= sent)
+                .expect("`sent` is at most the length of the frames");
             assert_eq!(end_of_frame_at(&frames, sent), expected, "sent {sent}");
         }
     }

@@ -24,6 +24,7 @@ thread_local! {
     /// One compressor per window size, created at its first use.
     static COMPRESSORS: RefCell<[Option<Compress>; (WINDOW_BITS_MAX - WINDOW_BITS_MIN + 1) as usize]> =
         const { RefCell::new([const { None }; (WINDOW_BITS_MAX - WINDOW_BITS_MIN + 1) as usize]) };
+    /// The decompressor, created at its first use.
     static DECOMPRESSOR: RefCell<Option<Decompress>> = const { RefCell::new(None) };
     /// The output of the compressor, kept for the next message.
     static DEFLATED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };

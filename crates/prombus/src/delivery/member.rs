@@ -11,7 +11,7 @@ pub struct MemberId(pub u64);
 pub struct MemberSettings {
     /// The most unsettled deliveries that it may have.
     pub max_in_flight: u32,
-    /// The most events that one pull leases.
+    /// The maximum number of events that one pull leases.
     pub batch_size: u32,
     /// How long a lease runs.
     pub ack_timeout_ms: Millis,

@@ -44,18 +44,18 @@ const SCRATCH_BYTES_MAX: usize = 1 << 20;
 /// in total.
 const OPEN_RETRIES: u32 = 6;
 
-/// Segments of a log in memory are an eighth of its limit, within these bounds.
+/// The size of a segment of a log in memory is an eighth of the log's limit, within these bounds.
 const MEMORY_SEGMENT_BYTES_MIN: u64 = 72 << 10;
 const MEMORY_SEGMENT_BYTES_MAX: u64 = 64 << 20;
-/// If an eighth of the limit is less than this, segments have this size, or half the limit if that is even less: a batch that a
+/// If an eighth of the limit is less than this, a segment has this size, or half the limit if that is even less. A batch that a
 /// connection gathered must fit into one segment.
 const MEMORY_SEGMENT_BYTES_USUAL: u64 = 2 << 20;
 /// The size of the small files of a log in memory.
 const MEMORY_FILES_BYTES: u64 = 32 << 10;
 
-/// From this number of topics on, one pass over all topics of all segments is cheaper than a lookup per topic, provided that they
-/// are at least half of all topics. A page of a long topic list is not.
-const USAGE_OF_ALL: usize = 1_000;
+/// For this many topics, and at least half of all topics, one pass over all topics of all segments is cheaper than a lookup per
+/// topic.
+const USAGE_OF_ALL_MIN: usize = 1_000;
 
 /// Settings of the log engine.
 #[derive(Clone, Default)]
@@ -67,21 +67,27 @@ pub struct LogEngineOptions {
 /// Events and group records in a log.
 pub struct LogEngine {
     log: Log,
+    /// The state of groups and topics.
     groups: StateFold,
     listener: Arc<CommitListener>,
     /// Buffers for appends, kept for reuse.
     scratch: Mutex<Vec<Scratch>>,
+    /// The log has its own threads for commits and maintenance.
     has_threads: bool,
+    /// The size of a segment.
     segment_bytes: u64,
     /// Set for a log in memory, which is not durable.
     inline_commits: Option<InlineCommits>,
+    /// The first seqs that retention left.
     firsts: Arc<FirstSeqs>,
 }
 
 #[derive(Default)]
 struct Scratch {
     outcomes: Outcomes,
+    /// The encoded records, one after the other.
     records: Vec<u8>,
+    /// For each record: its tag, and where it ends in `records`.
     ends: Vec<(u32, usize)>,
 }
 
@@ -195,7 +201,7 @@ impl Engine for LogEngine {
             is_durable: self.is_durable(),
             has_local_files: self.is_durable(),
             reads_locally: true,
-            compaction_unit_bytes: self.segment_bytes / 2,
+            compaction_bytes_min: self.segment_bytes / 2,
         }
     }
 
@@ -361,7 +367,7 @@ impl Engine for LogEngine {
         let log = self.log.clone();
         Lookup::on_blocking_thread(move || {
             let figures = |it: &prombus_log::TopicUsage| TopicUsage { events: it.events, bytes: it.bytes };
-            if topics.len() < USAGE_OF_ALL || topics.len() < log.topic_count() / 2 {
+            if topics.len() < USAGE_OF_ALL_MIN || topics.len() < log.topic_count() / 2 {
                 return Ok(log.usage_of(&topics)?.iter().map(|usage| usage.as_ref().map(figures)).collect());
             }
             let all = log.usage()?;

@@ -75,6 +75,7 @@ impl Wake for ThreadWakeup {
 
 /// Marks the thread while it runs [`MayBlock::block_on`].
 struct BlockingScope {
+    /// The value of `IS_BLOCKING_ON` outside this scope, which is restored at the end.
     was_blocking_on: bool,
 }
 

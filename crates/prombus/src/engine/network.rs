@@ -58,7 +58,8 @@ pub struct NetworkEngine<D: RemoteDatabase> {
     connection: Arc<Connection<D>>,
     clock: Arc<dyn Clock>,
     restored: RestoredState,
-    /// Taken when the engine is dropped, because dropping a runtime blocks, and the thread may not allow that.
+    /// `Some` until the engine is dropped. Dropping a runtime blocks the thread, so the engine shuts the runtime down in the
+    /// background instead.
     runtime: Option<Runtime>,
 }
 
@@ -138,7 +139,7 @@ impl<D: RemoteDatabase> Engine for NetworkEngine<D> {
             is_durable: true,
             has_local_files: false,
             reads_locally: false,
-            compaction_unit_bytes: self.connection.limits.compaction_unit_bytes,
+            compaction_bytes_min: self.connection.limits.compaction_bytes_min,
         }
     }
 

@@ -9,9 +9,9 @@ use std::sync::Arc;
 /// The outcome of publishing an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Published {
-    /// Its id.
+    /// The id of the event.
     pub id: Uuid,
-    /// Its position in its topic.
+    /// The position of the event in its topic. For a duplicate: that of the existing event.
     pub seq: u64,
     /// The topic already had this id; nothing was added.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// The current leader of a store. A store has one record.
 ///
-/// Only processes that open the store read the record, because `secret` authenticates followers that relay connections to the
+/// Only processes that open the store may see the record: its `secret` authenticates followers that relay connections to the
 /// leader.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LeaseRecord {
@@ -52,7 +52,7 @@ pub struct LeaseError(pub String);
 
 /// Stores the lease record.
 pub trait LeaseStore: Send + Sync + 'static {
-    /// The record as committed by a majority of the store; `None` if none was ever written.
+    /// The record as committed by a majority of the database's members; `None` if none was ever written.
     ///
     /// # Errors
     /// [`LeaseError`].
@@ -84,7 +84,7 @@ pub trait SharedStore: Send + Sync + 'static {
     /// The location of the store without credentials, for messages.
     fn location(&self) -> String;
 
-    /// The lease record of the store.
+    /// Access to the lease record of the store.
     fn lease(&self) -> &dyn LeaseStore;
 
     /// Opens the engine as the leader of a term. First writes the fence of this term, which invalidates every commit of earlier

@@ -1,10 +1,11 @@
-//! An engine over a simulated network, for tests. Commits take a round trip, reads are pending, responses get lost, the network
-//! fails and recovers, and a second engine on the same database deposes the first.
+//! An engine over a simulated network, for tests. Commits take a round trip, reads are not ready at once, responses get lost, the
+//! network fails and recovers, and a second engine on the same database deposes the first.
 //!
 //! It is the same [`NetworkEngine`] that real databases use, over a [`Database`] in memory.
 //!
-//! **Invariants:** a commit that an engine reported is in the database exactly once, whatever the network lost. A deposed engine
-//! writes nothing. Every random choice follows from the seed in [`NetworkOptions`], but the order in which threads run does not.
+//! **Invariants:** a commit that an engine reported as durable is in the database exactly once, whatever the network lost. A
+//! deposed engine writes nothing. Every random choice follows from the seed in [`NetworkOptions`], but the order in which threads
+//! run does not.
 
 mod database;
 mod faults;
@@ -45,8 +46,9 @@ impl SimulatedEngine {
         Ok(Self::start(link, found, limits, clock, runtime))
     }
 
-    /// Makes the network fail: nothing is committed or read until [`resume`](Self::resume). Appends are refused with
-    /// [`StoreError::Busy`](crate::StoreError::Busy) as soon as the observer was told. Nothing is committed after this returns.
+    /// Makes the network fail. After this returns, nothing is committed, and reads wait, until [`resume`](Self::resume). Appends
+    /// are refused with [`StoreError::Busy`](crate::StoreError::Busy) when the engine has called
+    /// [`EngineObserver::suspended`](crate::engine::EngineObserver::suspended).
     pub fn suspend(&self, reason: &str) {
         self.database().suspend(reason);
     }

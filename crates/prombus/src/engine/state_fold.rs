@@ -1,4 +1,4 @@
-//! The state that the log keeps about groups and topics: a fold over state records. The log replays the records at open and
+//! The state of groups and topics that an engine keeps: a fold over state records. The log replays the records at open and
 //! includes the result in its checkpoints.
 
 use super::state_record::{GroupAttempts, GroupProgress, StateRecord};
@@ -15,7 +15,7 @@ pub struct RestoredState {
     pub groups: Vec<GroupState>,
     /// Settings of topics as JSON, by topic name.
     pub topic_settings: Vec<(String, String)>,
-    /// Small values, by name.
+    /// Values that were stored once ([`StateRecord::Kept`]), by name.
     pub kept: Vec<(String, Vec<u8>)>,
 }
 
@@ -33,13 +33,13 @@ pub struct TopicProgress {
 /// The stored state of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupState {
-    /// Its number.
+    /// The number of the group.
     pub number: u32,
-    /// The subscription as written.
+    /// The topic or pattern that the group reads, as the subscriber wrote it.
     pub subscription: String,
-    /// Its name.
+    /// The name of the group.
     pub name: String,
-    /// More topics and patterns.
+    /// More topics and patterns that the group reads.
     pub topics: Vec<String>,
     /// The filter as JSON; empty if the group has none.
     pub filter: String,
@@ -54,9 +54,9 @@ pub struct GroupState {
 /// The floors of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupFloors {
-    /// The subscription as written.
+    /// The topic or pattern that the group reads, as the subscriber wrote it.
     pub subscription: String,
-    /// Its name.
+    /// The name of the group.
     pub name: String,
     /// The floor of each topic: everything up to this seq is settled.
     pub floors: Vec<(TopicId, u64)>,
@@ -99,17 +99,17 @@ impl GroupState {
     }
 }
 
-/// All groups of a log, and the settings and first seqs of its topics.
+/// All groups of a store, the settings and first seqs of its topics, and its named values.
 #[derive(Debug, Default)]
 pub(super) struct FoldedState {
     groups: BTreeMap<u32, GroupState>,
-    /// The first seqs of topics from which retention removed events.
+    /// For topics from which retention removed events: the first seq that is still served.
     firsts: BTreeMap<TopicId, u64>,
     /// The settings of topics as JSON, by topic name.
     settings: BTreeMap<String, String>,
-    /// Small values, by name.
+    /// Values that were stored once, by name.
     kept: BTreeMap<String, Vec<u8>>,
-    /// Why a record could not be applied.
+    /// Why a record could not be applied; `None` if all were.
     broken: Option<String>,
 }
 
@@ -186,13 +186,16 @@ impl FoldedState {
     }
 }
 
-/// The fold over state records: groups, first seqs, settings and small values. The engine, which applies records, and the bus,
+/// The fold over state records: groups, first seqs, settings and named values. The engine, which applies records, and the bus,
 /// which reads the result, share it.
 #[derive(Clone, Debug, Default)]
 pub struct StateFold(Arc<Mutex<FoldedState>>);
 
 impl StateFold {
     /// The current groups.
+    ///
+    /// # Errors
+    /// If a record could not be decoded.
     pub fn all(&self) -> Result<Vec<GroupState>, String> {
         let groups = self.0.lock();
         match &groups.broken {
@@ -201,7 +204,7 @@ impl StateFold {
         }
     }
 
-    /// The first seqs of topics from which retention removed events.
+    /// For topics from which retention removed events: the first seq that is still served.
     pub fn firsts(&self) -> Vec<(TopicId, u64)> {
         self.0.lock().firsts.iter().map(|(&topic, &seq)| (topic, seq)).collect()
     }
@@ -246,7 +249,7 @@ impl StateFold {
         self.0.lock().settings.get(topic).cloned()
     }
 
-    /// The current groups, settings and small values; without groups if a record could not be decoded.
+    /// The current groups, settings and named values; without groups if a record could not be decoded.
     pub fn restored(&self) -> RestoredState {
         let fold = self.0.lock();
         RestoredState {

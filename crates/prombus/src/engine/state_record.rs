@@ -45,13 +45,13 @@ impl GroupProgress {
 pub enum StateRecord {
     /// A group was created.
     Made {
-        /// Its number, which is never reused.
+        /// The number of the group, which is never reused.
         group: u32,
-        /// The subscription as written.
+        /// The topic or pattern that the group reads, as the subscriber wrote it.
         subscription: String,
-        /// Its name.
+        /// The name of the group.
         name: String,
-        /// More topics and patterns.
+        /// More topics and patterns that the group reads.
         topics: Vec<String>,
         /// The filter as JSON; empty if the group has none.
         filter: String,
@@ -98,10 +98,10 @@ pub enum StateRecord {
     TopicDeleted {
         /// The topic.
         topic: TopicId,
-        /// Its name.
+        /// The name of the topic.
         name: String,
     },
-    /// A small value was stored under a name.
+    /// A value was stored under a name.
     Kept {
         /// The name.
         name: String,

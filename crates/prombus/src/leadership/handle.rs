@@ -10,10 +10,11 @@ use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
-/// A process's participation in leading a shared store: it follows or leads, as the lease decides.
+/// A process's participation in leading a shared store: the process leads while it holds the leader lease, and follows
+/// otherwise.
 ///
-/// If it is dropped without [`stop`](Self::stop), it still closes the bus and releases the lease, but errors are not
-/// reported.
+/// If the handle is dropped without [`stop`](Self::stop), the task still closes the bus and releases the lease, but
+/// errors are not reported.
 pub struct Leadership {
     roles: watch::Receiver<Role>,
     figures: LeadershipFigures,
@@ -22,7 +23,8 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// Starts to follow, and to lead when the lease is free. `builder` builds the bus of each term that this process leads.
+    /// Starts as a follower, and leads when the lease is free. `builder` builds the bus of each term that this process
+    /// leads.
     ///
     /// # Panics
     /// If called outside a tokio runtime.
@@ -35,7 +37,7 @@ impl Leadership {
         Self::spawn(Runner::new(store, builder, options, clock, false))
     }
 
-    /// Like [`start`](Self::start), but ends after its first term, or when the engine cannot be opened.
+    /// Like [`start`](Self::start), but ends after the first term, or when the engine cannot be opened.
     pub(super) fn start_single(
         store: Arc<dyn SharedStore>,
         builder: BusBuilder,
@@ -61,8 +63,8 @@ impl Leadership {
         self.figures.clone()
     }
 
-    /// Stops. If this process leads, the bus is closed, so that everything it confirmed is durable; then the lease is
-    /// released.
+    /// Stops. If this process leads, closes the bus, which makes everything durable that it confirmed, then releases
+    /// the lease.
     ///
     /// # Errors
     /// See [`StopError`].

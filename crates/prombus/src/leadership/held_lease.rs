@@ -1,21 +1,23 @@
-//! A lease that this process holds: renewing it, and releasing it.
+//! A leader lease that this process holds: renews it, and releases it.
 
 use super::timing::LeaseTiming;
 use crate::engine::{LeaseError, LeaseRecord, Takeover};
 
-/// A lease that this process holds.
+/// A leader lease that this process holds.
 pub(super) struct HeldLease {
     /// The stored record, as far as it is known.
     pub(super) record: LeaseRecord,
+    /// How the engine takes the store over.
     pub(super) takeover: Takeover,
     /// When the newest confirmed write was sent.
     confirmed_ms: u64,
-    /// When the next revision was first sent, if the outcome of that write is unknown. It may still be applied.
+    /// When the next revision was first sent, if the outcome of that write is unknown. The write may still be applied.
     unresolved_since: Option<u64>,
     /// The record must be read before it is written again.
     must_read: bool,
     /// When the next write is due.
     write_at: u64,
+    /// The next write releases the lease.
     is_releasing: bool,
 }
 
@@ -53,7 +55,7 @@ impl HeldLease {
         self.write_at = self.write_at.min(now);
     }
 
-    /// Whether it is being released.
+    /// Whether the lease is being released.
     pub(super) fn is_releasing(&self) -> bool {
         self.is_releasing
     }
@@ -63,7 +65,7 @@ impl HeldLease {
         self.confirmed_ms
     }
 
-    /// The time until which events may be leased, or `None` if they may not.
+    /// The time until which this process may lease events to members; `None` if the lease is being released.
     pub(super) fn gate_deadline(&self, timing: &LeaseTiming) -> Option<u64> {
         (!self.is_releasing).then_some(self.confirmed_ms + timing.gate_ms)
     }
@@ -117,7 +119,7 @@ impl HeldLease {
         let Some(stored) = stored.filter(is_own) else { return Holding::Ended };
         self.must_read = false;
         if stored.revision > self.record.revision {
-            // It is unknown which of the attempts was applied; assuming the first one is safe.
+            // Which of the attempts was applied is unknown. Assuming the first one is safe.
             let sent_ms = self.unresolved_since.unwrap_or(self.confirmed_ms);
             self.renewed(stored, sent_ms, timing);
         }

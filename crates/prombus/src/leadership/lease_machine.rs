@@ -1,15 +1,15 @@
-//! The lease of a store as a pure value: no clock, no I/O. The caller executes the step that [`LeaseMachine::next`] returns,
-//! one at a time, and reports its result. All times are milliseconds of the caller's monotonic clock; wall clocks and the
-//! clocks of other machines are not used.
+//! The leader lease of a store as a pure value: no clock, no I/O. The caller executes the step that
+//! [`LeaseMachine::next`] returns, one at a time, and reports its result. All times are milliseconds of the caller's
+//! monotonic clock; wall clocks and the clocks of other machines are not used.
 //!
 //! **Invariants:**
-//! - A leader counts a renewal from the time before it was sent; a challenger counts a change from the time after its
-//!   response arrived. So a leader that stops leasing events after `gate_ms` has stopped before a challenger has seen
-//!   `take_after_ms` pass.
+//! - A leader measures the age of a renewal from the moment before it sends the renewal. A challenger measures the age
+//!   of a revision from the moment after the response to its read arrived. So a leader that stops leasing events after
+//!   `gate_ms` has stopped before a challenger has seen `take_after_ms` pass.
 //! - The lease is taken only right after a successful read, with a compare-and-set on the revision that was read. Failed reads
 //!   prove nothing: the first and the last read of the same revision must be `take_after_ms` apart.
-//! - A write whose response was lost may still be applied. Reading the record decides: revisions never repeat, so the write
-//!   was applied if the record has this process's id and the written revision.
+//! - A write whose response was lost may still be applied. A read of the record tells: revisions never repeat, so the
+//!   write was applied if the record has this process's id and the written revision.
 //! - A process never leads again in a term that it gave up.
 
 use super::held_lease::{HeldLease, HeldStep, Holding};
@@ -22,9 +22,9 @@ use crate::engine::{LeaseError, LeaseRecord, Takeover};
 pub struct Candidate {
     /// A random id of this process.
     pub leader_id: String,
-    /// Where followers reach it, as `host:port`.
+    /// Where followers reach this process, as `host:port`.
     pub address: String,
-    /// SHA-256 of its certificate; `None` without TLS.
+    /// SHA-256 of this process's certificate; `None` without TLS.
     pub cert_hash: Option<[u8; 32]>,
 }
 
@@ -49,12 +49,13 @@ pub enum LeaseStep {
 /// Whether this process holds the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeasePosition {
-    /// It does not hold the lease.
+    /// This process does not hold the lease.
     Following {
-        /// The record of the process that holds it, if known.
+        /// The record of the process that holds the lease, if known.
         leader: Option<LeaseRecord>,
     },
-    /// It holds the lease and is not releasing it. Another process may have taken the lease without this one having noticed.
+    /// This process holds the lease and is not releasing it, as far as it knows: another process may have taken the
+    /// lease since the last renewal.
     Holding {
         /// The stored record.
         record: LeaseRecord,
@@ -67,12 +68,14 @@ pub enum LeasePosition {
 pub struct LeaseMachine {
     timing: LeaseTiming,
     candidate: Candidate,
-    /// Makes the secret of a term.
+    /// Generates the secret of a term.
     make_secret: Box<dyn FnMut() -> [u8; 32] + Send>,
+    /// The record as it was last read.
     observed: ObservedLease,
+    /// The lease, while this process holds it.
     held: Option<HeldLease>,
     in_flight: Option<InFlight>,
-    /// A take to send now: the read before it showed that the lease is free.
+    /// A take to send now, because the last read showed that the lease is free.
     planned: Option<Take>,
     /// A take with an unknown outcome.
     unresolved: Option<Take>,
@@ -82,7 +85,9 @@ pub struct LeaseMachine {
     take_from: u64,
     /// The newest term that this process gave up or lost.
     resigned_term: u64,
+    /// See [`Self::set_standby`].
     is_on_standby: bool,
+    /// [`Self::stop`] was called.
     is_stopping: bool,
 }
 
@@ -97,16 +102,19 @@ enum Sent {
     Take(Take),
     /// A renewal or a release.
     Write(LeaseRecord),
-    /// A write for a lease that was given up before the response arrived.
+    /// A write whose lease this process gave up before the response arrived.
     Abandoned,
 }
 
 /// A compare-and-set that takes the lease.
 #[derive(Clone)]
 struct Take {
+    /// The revision that the stored record must have; `None` if there must be no record.
     expected: Option<u64>,
     record: LeaseRecord,
+    /// The previous leader released the lease.
     was_released: bool,
+    /// When the first attempt with this `expected` was sent.
     first_sent_ms: u64,
 }
 
@@ -193,8 +201,13 @@ impl LeaseMachine {
         }
     }
 
-    /// Reports that a newer term has begun, as the engine found: this process follows.
+    /// Reports that the engine found a newer term: this process follows.
     pub fn deposed(&mut self, now: u64) {
+        self.let_expire(now);
+    }
+
+    /// Stops leading without releasing the lease: the record stays, and every process waits until it has expired.
+    pub fn let_expire(&mut self, now: u64) {
         if self.held.is_some() {
             self.end_if(Holding::Ended);
             self.idle_until = now;
@@ -204,7 +217,8 @@ impl LeaseMachine {
         }
     }
 
-    /// Releases the lease, because this process cannot lead now. It does not take the lease again for `rest_ms`.
+    /// Releases the lease, because this process cannot lead now. This process does not take the lease again for
+    /// `rest_ms`.
     ///
     /// A released record promises that no write of an earlier term is in progress. Only a process that knows this may call
     /// this function; others call [`resign`](Self::resign).
@@ -213,11 +227,11 @@ impl LeaseMachine {
         self.release(now);
     }
 
-    /// Stops leading without releasing the lease: the record stays, and every process waits until it has expired. This
-    /// process also does not take it again for `rest_ms`.
+    /// Stops leading as [`let_expire`](Self::let_expire) does. This process also does not take the lease again for
+    /// `rest_ms`.
     pub fn resign(&mut self, rest_ms: u64, now: u64) {
         self.take_from = now + rest_ms;
-        self.deposed(now);
+        self.let_expire(now);
     }
 
     /// Reports a term that the engine found in the store. The next term of this process is above it, even if the lease
@@ -252,8 +266,8 @@ impl LeaseMachine {
         }
     }
 
-    /// The time until which this process may lease events, or `None` if it may not. After that time it must not, unless the
-    /// deadline has moved.
+    /// The time until which this process may lease events to members; `None` if it holds no lease or is releasing it. A
+    /// renewal moves the deadline.
     pub fn gate_deadline(&self) -> Option<u64> {
         self.held.as_ref()?.gate_deadline(&self.timing)
     }

@@ -1,4 +1,4 @@
-//! The lease record as this process has last read it.
+//! The lease record as this process last read it.
 
 use crate::engine::LeaseRecord;
 
@@ -8,8 +8,9 @@ pub(super) struct ObservedLease {
     record: Option<LeaseRecord>,
     /// When the first response with this revision arrived.
     since_ms: u64,
-    /// The highest term and revision ever seen: the next ones are above them, even if the record is deleted.
+    /// The highest term ever seen. The next term is above it, even if the record is deleted.
     newest_term: u64,
+    /// The highest revision ever seen. The next revision is above it, even if the record is deleted.
     newest_revision: u64,
 }
 
@@ -37,7 +38,7 @@ impl ObservedLease {
         self.newest_term = self.newest_term.max(term);
     }
 
-    /// Forgets the record, because it is out of date.
+    /// Forgets the record, because it is out of date. The highest term and revision stay known.
     pub(super) fn forget(&mut self) {
         self.record = None;
     }

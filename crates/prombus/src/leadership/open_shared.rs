@@ -66,14 +66,14 @@ impl BusBuilder {
             return Ok(SharedBus { bus, leadership });
         }
         let role = leadership.roles().borrow().clone();
-        // It may have taken the lease in this moment; `end` releases it.
+        // This process may have taken the lease meanwhile; `end` releases it.
         let ended = leadership.end().await;
         Err(match (ended.open_error, role) {
             (Some(error), _) => error,
             (None, Role::Following { leader: Some(LeaseRecord { address, term, .. }) }) => {
                 OpenError::Led { address, term }
             }
-            _ => OpenError::Store(format!("{location}: could not get the lease within {patience:?}")),
+            _ => OpenError::Store(format!("{location}: could not get the leader lease within {patience:?}")),
         })
     }
 }

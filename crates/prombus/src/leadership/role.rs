@@ -1,4 +1,4 @@
-//! The role of a process on a shared store, and its counters.
+//! The role of a process on a shared store, and figures about its leadership.
 
 use crate::bus::Bus;
 use crate::engine::LeaseRecord;
@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The role of a process on a shared store.
 #[derive(Clone)]
 pub enum Role {
-    /// Another process leads, or none does, or this one could not renew its lease for too long.
+    /// Another process leads, or none does, or this process could not renew its lease in time.
     Following {
-        /// The leader's record when its term was first seen; `None` if no leader is known, or if the record is that of an
-        /// earlier process at this process's own address.
+        /// The leader's record when its term was first seen; `None` if no leader is known, or if the record has this
+        /// process's own address, usually from before a restart.
         leader: Option<LeaseRecord>,
     },
     /// This process holds the lease and opens the engine.
@@ -62,7 +62,9 @@ pub struct LeadershipFigures(Arc<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
+    /// See [`LeadershipFigures::takeovers`].
     takeovers: AtomicU64,
+    /// See [`LeadershipFigures::term`].
     term: AtomicU64,
 }
 

@@ -1,9 +1,10 @@
-//! Drives the lease machine over a shared store: one task that reads and writes the lease record, opens and closes the bus,
-//! opens and closes the leasing gate, and publishes the role.
+//! Drives the machine of the leader lease over a shared store: one task that reads and writes the lease record, opens
+//! and closes the bus, opens and closes the leasing gate (whether this process may lease events to members), and
+//! publishes the role.
 //!
 //! **Order:** the new role is published before the bus of the old role is closed, so that the server drops its connections
 //! first. The lease is released only after the bus was closed without an error: a released lease promises that no write is
-//! in progress. In every other case, also if the engine could not be opened, the lease expires.
+//! in progress. In every other case the lease is left to expire, also if the engine could not be opened.
 
 use super::lease_call::{LeaseAnswer, LeaseCall};
 use super::lease_machine::{Candidate, LeaseMachine, LeasePosition, LeaseStep};
@@ -20,9 +21,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
-/// The longest pause after failures to open the engine.
+/// The longest pause after failures of the engine: it could not be opened, or it stopped early.
 const RETRY_MS_MAX: u64 = 30_000;
-/// After leading for this long, earlier failures do not lengthen the pause.
+/// If an engine worked for this long, failures before it do not lengthen the pause after it.
 const STABLE_AFTER_MS: u64 = 30_000;
 /// The longest wait of the loop; it keeps the timer in range.
 const WAIT_MS_MAX: u64 = 3_600_000;
@@ -35,13 +36,14 @@ pub enum StopError {
     #[error("the bus could not be closed: {0}")]
     Bus(#[source] Unavailable),
     /// The lease could not be released: other processes wait until it has expired.
-    #[error("the lease of the store could not be released: {0}")]
+    #[error("the leader lease of the store could not be released: {0}")]
     Release(#[source] LeaseError),
 }
 
 /// The state of the leadership task.
 pub(super) struct Runner {
     store: Arc<dyn SharedStore>,
+    /// Builds the bus of each term.
     builder: BusBuilder,
     options: LeadershipOptions,
     clock: Arc<dyn Clock>,
@@ -49,18 +51,21 @@ pub(super) struct Runner {
     work: TermWork,
     roles: watch::Sender<Role>,
     figures: LeadershipFigures,
-    /// How many engines could not be opened or stopped early, since the last one that worked for [`STABLE_AFTER_MS`].
+    /// The number of failures since an engine last worked for [`STABLE_AFTER_MS`]: it could not be opened, or it
+    /// stopped early.
     failures: u32,
     /// When the bus of the current term was opened.
     led_from_ms: u64,
-    /// It leads at most once, and ends after its first failure or its first term.
+    /// The task leads at most once, and ends after its first failure or its first term.
     is_single: bool,
+    /// The task was told to stop, or `is_single` ended it.
     is_stopping: bool,
-    /// When it stops trying to release the lease.
+    /// When the task stops trying to release the lease; `None` before the release begins.
     release_until: Option<u64>,
+    /// The last call of the lease record failed.
     is_lease_failing: bool,
     shared_address: SharedAddress,
-    /// The newest error of the lease.
+    /// The error of the last failed call of the lease record.
     lease_error: LeaseError,
     ended: Ended,
 }
@@ -68,7 +73,7 @@ pub(super) struct Runner {
 /// How the task ended.
 pub(super) struct Ended {
     pub(super) stopped: Result<(), StopError>,
-    /// Why a runner that leads once could not open the engine.
+    /// Why a runner with `is_single` could not open the engine.
     pub(super) open_error: Option<OpenError>,
 }
 
@@ -114,7 +119,9 @@ impl Runner {
         self.figures.clone()
     }
 
-    /// Runs until it was told to stop and the lease is released. Dropping the sender of `stop` also stops it.
+    /// Runs until it is told to stop (or, if `is_single`, until its first failure or the end of its first term).
+    /// Returns when the lease is released or given up, or after `release_timeout_ms`. Dropping the sender of `stop`
+    /// also stops it.
     pub(super) async fn run(mut self, mut stop: oneshot::Receiver<()>) -> Ended {
         let mut call = LeaseCall::default();
         let limit = Duration::from_millis(self.options.call_timeout_ms);
@@ -151,12 +158,14 @@ impl Runner {
         self.clock.steady_ms()
     }
 
-    /// When a leader without a confirmed renewal sends its clients elsewhere, because another process may lead by then.
+    /// When a leader whose lease is not renewed closes its client connections, because another process may lead by
+    /// then; `None` without a lease.
     fn step_aside_at(&self) -> Option<u64> {
         let confirmed_ms = self.machine.confirmed_ms()?;
         Some(confirmed_ms + self.options.timing.take_after_ms + self.options.step_aside_ms)
     }
 
+    /// Whether this process is past [`Self::step_aside_at`].
     fn is_aside(&self) -> bool {
         self.step_aside_at().is_some_and(|at| at <= self.now())
     }
@@ -179,10 +188,10 @@ impl Runner {
         let was_failing = std::mem::replace(&mut self.is_lease_failing, error.is_some());
         match error {
             Some(error) if !was_failing => {
-                tracing::warn!("cannot access the lease of {}: {error}", self.store.location());
+                tracing::warn!("cannot access the leader lease of {}: {error}", self.store.location());
             }
             None if was_failing => {
-                tracing::info!("the lease of {} is accessible again", self.store.location());
+                tracing::info!("the leader lease of {} is accessible again", self.store.location());
             }
             _ => {}
         }
@@ -267,11 +276,12 @@ impl Runner {
                     if matches!(self.work, TermWork::Leading { .. }) && self.is_aside() =>
                 {
                     tracing::warn!(
-                        "the lease of {store} was not renewed for too long: sending clients elsewhere"
+                        "the leader lease of {store} was not renewed in time: closing client connections, because \
+                         another process may lead"
                     );
                 }
                 Role::Following { leader: None } => {
-                    tracing::info!("following on {store}; no leader is known");
+                    tracing::info!("this process follows on {store}; no leader is known");
                 }
                 Role::Following { leader: Some(LeaseRecord { term, address, .. }) } => {
                     tracing::info!("following {address}, the leader of {store} in term {term}");
@@ -294,7 +304,9 @@ impl Runner {
                     self.figures.count_takeover();
                     self.work = TermWork::lead(term, gate, bus);
                 } else {
-                    tracing::warn!("the lease of term {term} was lost while the engine was being opened");
+                    tracing::warn!(
+                        "the leader lease of term {term} was lost while the engine was being opened"
+                    );
                     self.machine.set_standby(true);
                     self.work = TermWork::close(bus, AfterClosing::Follow);
                 }
@@ -310,16 +322,19 @@ impl Runner {
     }
 
     fn open_failed(&mut self, error: OpenError) {
-        let retry_pause_ms = self.retry_pause_ms();
-        tracing::error!(
-            "cannot open {}: {error}; trying again when the lease has expired, in {retry_pause_ms} ms at the earliest",
-            self.store.location()
-        );
+        let (store, retry_pause_ms) = (self.store.location(), self.retry_pause_ms());
+        if self.is_single {
+            tracing::error!("cannot open {store}: {error}");
+        } else {
+            tracing::error!(
+                "cannot open {store}: {error}; trying again when the leader lease has expired, in {retry_pause_ms} ms at the earliest"
+            );
+        }
         if let OpenError::Led { term, .. } = &error {
             self.machine.saw_term(*term);
         }
-        // The last write of the previous leader may still be in progress: only opening the engine successfully waits for it.
-        // So the lease must not be released.
+        // The previous leader's last write may still be in progress: only a successful open has waited for its end. So
+        // the lease must not be released.
         self.machine.resign(retry_pause_ms, self.now());
         if self.is_single {
             self.ended.open_error = Some(error);
@@ -336,9 +351,9 @@ impl Runner {
     /// Handles a bus that has stopped writing.
     fn bus_stopped(&mut self, reason: &Unavailable) {
         if let Unavailable::Deposed(leader) = reason {
-            tracing::warn!("deposed on {}: {leader}", self.store.location());
+            tracing::warn!("this process no longer leads {}; new leader: {leader}", self.store.location());
             self.machine.deposed(self.now());
-            // This publishes the new role, then closes the bus.
+            // Publishes the new role, then closes the bus.
             self.follow_machine();
         } else {
             tracing::error!("the bus on {} stopped: {reason}", self.store.location());
@@ -369,16 +384,16 @@ impl Runner {
                 let retry_pause_ms = self.retry_pause_ms();
                 self.machine.give_up(retry_pause_ms, now);
             }
-            // A write may be in progress: let the lease expire instead.
+            // A write may be in progress: let the lease expire.
             (AfterClosing::GiveUp, Err(_)) => {
                 let retry_pause_ms = self.retry_pause_ms();
                 self.machine.resign(retry_pause_ms, now);
             }
-            (AfterClosing::Stop, Err(_)) => self.machine.deposed(now),
+            (AfterClosing::Stop, Err(_)) => self.machine.let_expire(now),
         }
         if then == AfterClosing::Stop {
             self.ended.stopped = match closed {
-                // Its term is over; everything that it confirmed is stored.
+                // A deposed bus is not an error here: its term is over, and every write that it confirmed is stored.
                 Ok(()) | Err(Unavailable::Deposed(_)) => Ok(()),
                 Err(error) => Err(StopError::Bus(error)),
             };
@@ -394,14 +409,14 @@ impl Runner {
         match std::mem::replace(&mut self.work, TermWork::Idle) {
             TermWork::Idle => self.release(),
             TermWork::Opening { task, .. } => {
-                // The stop does not wait for the opening, so writes of the engine may be in progress: let the lease expire
-                // instead.
+                // This stop does not wait until the engine is open, so writes of the engine may be in progress: let the
+                // lease expire.
                 tokio::spawn(async move {
                     if let Ok(Ok(bus)) = task.await {
                         let _ = bus.close().await;
                     }
                 });
-                self.machine.deposed(self.now());
+                self.machine.let_expire(self.now());
                 self.release();
             }
             work @ TermWork::Leading { .. } => {

@@ -1,8 +1,8 @@
 //! Detects another process that advertises the same address as this one.
 //!
 //! A record with this process's address and another id usually belongs to an earlier process, before a restart. Such a
-//! record never changes again. If its revision rises, another process renews it, and followers would relay to the wrong
-//! process.
+//! record never changes again. If its revision rises, another live process renews it. This process then relays nothing
+//! to that leader, because the address is its own, and other followers may reach the wrong one of the two.
 
 use crate::engine::LeaseRecord;
 
@@ -11,12 +11,13 @@ use crate::engine::LeaseRecord;
 pub(super) struct SharedAddress {
     /// The id of that process, and the revision of its record.
     seen: Option<(String, u64)>,
+    /// [`Self::note`] has returned true.
     is_reported: bool,
 }
 
 impl SharedAddress {
-    /// Notes a record of another process with the address of this one. Returns true once that process is known to be alive,
-    /// and only once.
+    /// Notes a record of another process with the address of this one. Returns true at the first call that proves that
+    /// such a process is alive, and false at all later calls.
     pub(super) fn note(&mut self, record: &LeaseRecord) -> bool {
         let is_alive = self.seen.as_ref().is_some_and(|(leader_id, revision)| {
             *leader_id == record.leader_id && *revision < record.revision

@@ -1,5 +1,5 @@
-//! The work of a process for a term that it leads: open the engine, lead, close the bus. Only one of these at a time, so
-//! that one process never has two buses open on a store.
+//! The work of a process for a term that it leads: opens the engine, leads, closes the bus. It does one of these at a
+//! time, so a process never has two buses open on a store.
 
 use crate::box_future::BoxFuture;
 use crate::bus::{Bus, BusBuilder};
@@ -21,9 +21,9 @@ pub(super) enum TermWork {
 /// What to do when the bus is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterClosing {
-    /// The lease is gone: challenge again.
+    /// The lease is lost: follow, and take it again when it is free.
     Follow,
-    /// The lease is held, but this process cannot lead.
+    /// The lease is held, but this process cannot lead: release it, or let it expire.
     GiveUp,
     /// The leadership of this process ends.
     Stop,

@@ -1,9 +1,10 @@
-//! The times of the lease.
+//! The intervals of the leader lease.
 
-/// How often the lease is renewed and read, and after how long without a renewal leader and challengers act.
+/// How often the leader lease is renewed and read, and after which time without a renewal the leader and challengers
+/// act.
 ///
-/// `gate_ms` must be well below `take_after_ms`: the leader stops leasing events before a challenger takes its lease, even if
-/// their clocks run at slightly different speeds.
+/// `gate_ms` must be well below `take_after_ms`: the leader stops leasing events before a challenger takes the lease,
+/// even if the clocks of the two run at slightly different speeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseTiming {
     /// The leader renews the lease this often. Default: 2 s.
@@ -12,7 +13,8 @@ pub struct LeaseTiming {
     pub gate_ms: u64,
     /// A challenger that has seen no renewal for this long takes the lease. Default: 6 s.
     pub take_after_ms: u64,
-    /// A challenger reads the lease this often; it is also the least time between two attempts to write it. Default: 250 ms.
+    /// A challenger reads the lease record this often. Also the minimum time between two attempts to take the lease.
+    /// Default: 250 ms.
     pub poll_every_ms: u64,
 }
 

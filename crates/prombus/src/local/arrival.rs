@@ -14,10 +14,12 @@ use std::task::{Context, Poll, Waker};
 pub(super) struct Arrival {
     reading: Arc<Reading>,
     topic: Topic,
+    /// The future is ready when the topic has an event with this seq or a later one.
     from: u64,
+    /// Identifies the waker of this future among those of the topic.
     number: u64,
-    /// How it is registered: by topic id, or by name (`Some(None)`) if the topic does not exist. `None` while it is not
-    /// registered.
+    /// How the waker is registered: by topic id (`Some(Some(_))`), or by name (`Some(None)`) if the topic does not exist. `None`
+    /// while it is not registered.
     registered: Option<Option<TopicId>>,
 }
 

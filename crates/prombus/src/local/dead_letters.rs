@@ -1,6 +1,5 @@
-//! The writer of dead letters. It has its own thread, and never runs on the thread that nacked nor on the timer's: a read may
-//! block on a failing disk, and leases must expire meanwhile. Only a bus without threads writes dead letters on the calling
-//! thread.
+//! The writer of dead letters. It has its own thread: a read may block on a failing disk, and must delay neither the thread that
+//! nacked nor the timer thread, which expires leases. Only a bus without threads writes dead letters on the calling thread.
 //!
 //! A dead letter and the settling of its event are one commit. The dead letter's id is derived from topic, group and event id, so
 //! a retry after a crash adds no second one.
@@ -33,7 +32,7 @@ const NAMESPACE: Uuid = Uuid::from_u128(0x6f1c_2a7e_93d4_5b08_a1e7_30c9_54d2_8e6
 /// Writes the dead letters of all groups, one after the other.
 pub(super) struct DeadLetterWriter {
     writing: Arc<Writing>,
-    /// The dead letter that is being written; it may have to wait for the engine.
+    /// The dead letter that is being written. The future may have to wait for the engine.
     current: Mutex<Option<BoxFuture<'static, ()>>>,
 }
 
@@ -46,6 +45,7 @@ struct Writing {
 /// An event that was given up.
 struct Original {
     id: Uuid,
+    /// The event as JSON, as consumers get it.
     record: Vec<u8>,
 }
 
@@ -62,7 +62,7 @@ impl DeadLetterWriter {
 
     fn work_while(&self, may_continue: impl Fn() -> bool) {
         let waker = Waker::from(Arc::new(WorkerWaker(Arc::downgrade(&self.writing.runtime))));
-        // The lock is taken if another thread writes, or this thread further up the stack.
+        // `try_lock` fails while another thread writes, or this thread further up the stack.
         while let Some(mut current) = self.current.try_lock() {
             if current.is_none() {
                 let Some((cell, give_up)) = self.writing.runtime.dead_letters.pop() else { return };

@@ -1,4 +1,5 @@
-//! The engine's observer: commits wake members and publishers; also handles suspension, resumption and the end of writing.
+//! The engine's observer: wakes members and publishers after a commit, and handles suspension, resumption and the end of
+//! writing.
 
 use super::Local;
 use crate::deferred_wakes::wake;
@@ -34,7 +35,7 @@ impl EngineEvents {
 impl EngineObserver for EngineEvents {
     fn committed(&self, commit: u64, newest: &mut dyn Iterator<Item = (TopicId, u64)>) {
         self.with_local(|local| {
-            // Called when no lock is held, because a waker may run any code.
+            // The wakers are called when no lock is held, because a waker may run any code.
             let mut woken = Vec::new();
             local.registry.each_reader(newest, |topic, newest_seq, readers| {
                 local.waiting_readers.committed(topic, &mut woken);

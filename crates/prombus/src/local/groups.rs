@@ -33,7 +33,7 @@ pub(super) struct Groups {
     pub(super) runtime: Arc<GroupRuntime>,
     pub(super) registry: Arc<Registry>,
     pub(super) commits: Arc<CommitWatch>,
-    /// The publishes that wait for room.
+    /// The line of publishes that wait for room.
     pub(super) publish_line: Arc<dyn PublishLine>,
     pub(super) error_budget: ErrorBudget,
     pub(super) max_groups: usize,
@@ -44,7 +44,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Fails if this process may not lease events or extend leases, because another process may have leased the same events.
+    /// Fails if this process must not lease events or extend leases, because another process may have leased the same events.
     pub(super) fn check_leasing(&self) -> Result<(), Unavailable> {
         if let Some(deposed @ Unavailable::Deposed(_)) = self.commits.unavailable() {
             return Err(deposed.clone());
@@ -56,9 +56,10 @@ impl Groups {
     }
 }
 
-/// The result of an attempt, which is repeated when there is room.
+/// The result of an attempt to append.
 pub(super) enum Tried<T> {
     Done(T),
+    /// The engine has no room; the attempt is repeated when it has.
     Busy,
 }
 

@@ -39,6 +39,7 @@ pub(super) struct LatestByKey {
     engine: Arc<dyn Engine>,
     clock: Arc<dyn Clock>,
     commits: Arc<CommitWatch>,
+    /// The limit of `bytes`.
     limit_bytes: usize,
     by_topic: Mutex<HashMap<TopicId, Arc<SharedMap>>>,
     /// The approximate memory of all maps, including those that are built for a single query.
@@ -57,12 +58,16 @@ pub(super) struct SharedMap {
 /// The newest events of a topic by key, up to a seq.
 pub(super) struct TopicState {
     pub(super) map: LatestMap,
+    /// The first seq that the map does not cover.
     next_seq: u64,
+    /// The newest event that the map covers.
     newest: Option<EventHead>,
     scanner: Box<dyn EventScanner>,
-    /// The memory of all maps together, and this map's share of it.
+    /// The memory of all maps together.
     total_bytes: Arc<AtomicUsize>,
+    /// The part of `total_bytes` that belongs to this map.
     counted_bytes: usize,
+    /// When the map was last used.
     used_at: Millis,
     /// The topic has too many keys, and queries are refused until this time.
     refused_until: Option<Millis>,
@@ -99,10 +104,10 @@ impl TopicState {
         &mut self,
         after: u64,
         by_ms: i64,
-        to_seq: u64,
+        old_seq: u64,
         limit: usize,
     ) -> Vec<(u64, Vec<u8>)> {
-        let old = self.map.old_tombstones(after, by_ms, to_seq, limit);
+        let old = self.map.old_tombstones(after, by_ms, old_seq, limit);
         self.count(usize::MAX);
         old
     }
@@ -283,6 +288,7 @@ struct Fold {
     map: Arc<SharedMap>,
     id: TopicId,
     topic: Topic,
+    /// Events with a later `ts` are left out; `i64::MAX` for the newest state.
     to_ts: i64,
     _turn: OwnedMutexGuard<()>,
 }
@@ -307,7 +313,7 @@ impl Fold {
         }
     }
 
-    /// Whether it takes only microseconds: there is nothing to read, or only a few events that are in memory.
+    /// Whether [`run`](Self::run) takes only microseconds: there is nothing to read, or only a few events that are in memory.
     fn is_quick(&self) -> bool {
         let last_seq = self.latest.engine.last_seq(self.id);
         let state = self.map.state.lock();

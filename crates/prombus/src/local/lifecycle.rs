@@ -33,7 +33,8 @@ use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
-/// The threads of the timer and of the dead letters are started first and end before the engine is closed.
+/// The number of threads that write: the timer and the dead letter writer. They are started first, and end before the engine is
+/// closed.
 const WRITING_THREADS: usize = 2;
 
 /// Groups over an engine, in this process. This is a handle: clones share the same backend. Dropping the last handle, including

@@ -40,7 +40,9 @@ pub(super) struct Maintenance {
     publishing: Arc<PublishQueue>,
     pub(super) schedule: Arc<MaintenanceSchedule>,
     round_state: Mutex<RoundState>,
+    /// The number of events that cleaning has removed.
     cleaned_events: AtomicU64,
+    /// The size of the events that cleaning has removed.
     cleaned_bytes: AtomicU64,
 }
 

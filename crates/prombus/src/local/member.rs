@@ -36,6 +36,7 @@ pub(super) struct LocalMember {
     /// The state of pulls, reused by the next pull.
     pull: Mutex<Pull>,
     records: Arc<GroupRecords>,
+    /// The member has left or was lost.
     is_gone: AtomicBool,
     /// Another member took the group over, and this member has noticed it.
     is_taken_over: AtomicBool,
@@ -80,14 +81,15 @@ impl LocalMember {
         if self.is_taken_over.load(Ordering::Acquire) {
             return Err(GroupError::TakenOver);
         }
-        // Another process leases these events.
+        // Another process may have leased these events.
         if let Some(deposed @ Unavailable::Deposed(_)) = self.groups.commits.unavailable() {
             return Err(deposed.clone().into());
         }
         Ok(())
     }
 
-    /// Whether another process may lease these events. Checked before events are reserved and again before they are leased.
+    /// Whether this process must not lease events, because another process may lease them. Checked before events are reserved and
+    /// again before they are leased.
     fn is_gate_closed(&self) -> bool {
         self.groups.gate.get().is_some_and(|gate| !gate.is_open())
     }

@@ -31,6 +31,7 @@ pub(super) struct PublishQueue {
     /// Batches whose memory is reused.
     spare_batches: RankedMutex<LEAF, Vec<PublishBatch>>,
     line: Mutex<Line>,
+    /// The number of publishes in the line. Lets callers skip the lock while there are none.
     line_length: AtomicUsize,
     /// Held by the thread that appends the line.
     turn: Mutex<()>,
@@ -40,6 +41,7 @@ pub(super) struct PublishQueue {
 #[derive(Default)]
 struct Line {
     places: VecDeque<Arc<PlaceInLine>>,
+    /// The size of all publishes in the line.
     bytes: usize,
 }
 
@@ -150,7 +152,7 @@ impl PublishQueue {
         let Some(mut sending) = sending else { return self.append_alone(events, outcomes) };
         let mut appended = records.append(&mut sending, events, outcomes, false);
         if appended.is_err() {
-            // The records stay pending, and do not wait for the next publish.
+            // The records stay pending. They are requested, so that they do not wait for the next publish.
             records.ask();
         }
         if let Err(StoreError::TooLarge(_)) = appended {
@@ -206,7 +208,7 @@ impl PublishLine for PublishQueue {
         line.places.push_back(Arc::clone(&place));
         self.line_length.store(line.places.len(), Ordering::SeqCst);
         drop(line);
-        // The timer moves the line for publishes that no caller awaits.
+        // The timer advances the line, in case no caller awaits its publish.
         self.runtime.timer.arm_flush(self.runtime.clock.steady_ms());
         Publishing::queued(place, self)
     }

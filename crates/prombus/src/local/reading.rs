@@ -78,15 +78,18 @@ struct TopicRead {
     topic: Topic,
     id: TopicId,
     limit: PullLimit,
+    /// The first seq to read.
     first_seq: u64,
+    /// The last seq to read.
     last_seq: u64,
     chunk: EventChunk,
+    /// The limit is reached.
     is_full: bool,
     scanner: Box<dyn EventScanner>,
 }
 
 impl TopicRead {
-    /// Whether it takes only microseconds: there is nothing to read, or little, and that is in memory.
+    /// Whether [`run`](Self::run) takes only microseconds: there is nothing to read, or only little that is in memory.
     fn is_quick(&self) -> bool {
         self.first_seq > self.last_seq
             || (self.limit.bytes <= QUICK_BYTES_MAX && self.scanner.is_in_memory(self.id, self.first_seq))

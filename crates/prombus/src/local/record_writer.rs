@@ -1,7 +1,7 @@
 //! Writes group records: one record per group and commit, and no commit that is not needed.
 //!
 //! Changes are collected in their group. They are written with the next publish, or when a caller waits for them: at once if no
-//! commit is in progress, otherwise when it ends. Acks that no caller waits for are written within
+//! commit is in progress, otherwise when that commit ends. Acks that no caller waits for are written within
 //! [`FLUSH_AFTER_MS`](super::ack_bound::FLUSH_AFTER_MS). The settling of events that a filter rejected waits for other changes.
 
 use super::groups::cell::GroupCell;
@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(super) struct RecordWriter {
     engine: Arc<dyn Engine>,
     clock: Arc<dyn Clock>,
+    /// Groups with changes that are not in `sending` yet.
     queue: RankedMutex<LEAF, Vec<Arc<GroupCell>>>,
     /// The queue is not empty, or records are unsent.
     is_dirty: AtomicBool,
@@ -27,7 +28,7 @@ pub(super) struct RecordWriter {
     sending: RankedMutex<SENDING, Sending>,
     /// Records that were appended and are not durable yet, with their commits.
     in_flight: RankedMutex<LEAF, VecDeque<(u64, Arc<GroupCell>, RecordInFlight)>>,
-    /// The newest commit that has appends.
+    /// The newest commit to which something was appended.
     newest_commit: AtomicU64,
     /// Records wait because the disk is full, including its reserve.
     is_refused: AtomicBool,
@@ -37,6 +38,7 @@ pub(super) struct RecordWriter {
 #[derive(Default)]
 pub(super) struct Sending {
     records: Vec<StateRecord>,
+    /// For each record: its group, and what to report when it is durable.
     owners: Vec<(Arc<GroupCell>, RecordInFlight)>,
 }
 
@@ -179,7 +181,7 @@ impl RecordWriter {
     }
 
     /// Appends events together with the caller's own records, after all other pending records. Returns the generation of the
-    /// caller's records. If that fails, the caller's records are dropped and the others stay pending. Called with the group
+    /// caller's records. If the append fails, the caller's records are dropped and the others stay pending. Called with the group
     /// locked.
     pub(super) fn append_last(
         &self,
@@ -212,9 +214,9 @@ impl RecordWriter {
         if appended.is_err() {
             sending.records.truncate(others);
             sending.owners.truncate(others);
-            // Ends the generation, because no caller may wait for a record that is never written. Both locks are held, so no
-            // later generation was begun.
-            cell.changes.lock().end_generation(generation);
+            // Otherwise callers would wait for a record that is never written. Both locks are held, so no later generation was
+            // begun.
+            cell.changes.lock().cancel_generation(generation);
         }
         appended.map(|_| generation)
     }
@@ -255,7 +257,7 @@ impl RecordWriter {
         }
     }
 
-    /// Logs once that group records are refused, and once that they are written again.
+    /// Logs when group records begin to be refused and when they are written again, not every refusal.
     fn note_room(&self, sent: &Result<(), StoreError>) {
         match sent {
             Err(StoreError::Full) if !self.is_refused.swap(true, Ordering::SeqCst) => tracing::error!(

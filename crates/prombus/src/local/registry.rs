@@ -37,6 +37,7 @@ pub(super) struct Registry {
 
 /// The state of the creation lock. Holding it is the right to create and delete topics and groups.
 pub(super) struct Creation {
+    /// The number of the next group.
     pub(super) next_group: u32,
 }
 

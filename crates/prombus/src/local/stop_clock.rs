@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const STOP_MS: Millis = 1_000;
 /// How often the timer thread reads the clock.
 pub(crate) const READ_EVERY_MS: Millis = 250;
-/// The clock is not read regularly, so a gap does not mean a stop.
+/// The value of `last_reading_ms` while the clock is not read regularly, so that a gap does not mean a stop.
 const UNWATCHED: u64 = u64::MAX;
 
 /// A clock that subtracts the time in which the process was stopped; see the module.
@@ -31,6 +31,7 @@ pub(crate) struct StopClock {
     /// The newest time that was returned. A thread that was stopped between its reading and its return must not return an older
     /// time.
     returned_ms: AtomicU64,
+    /// Held while a gap is subtracted, so that it is subtracted once.
     subtracting: Mutex<()>,
 }
 
@@ -85,7 +86,7 @@ impl Clock for StopClock {
             if now - last_reading >= STOP_MS {
                 self.subtract_gap(now);
             } else {
-                // If another thread has stored a reading since, that one is sufficient.
+                // If another thread has stored a later reading, that reading is sufficient.
                 let _ = self.last_reading_ms.compare_exchange(
                     last_reading,
                     now,

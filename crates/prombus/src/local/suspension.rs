@@ -1,4 +1,4 @@
-//! A suspension of the engine. Publishers wait for `engine_wait_ms` before they fail with `unavailable`.
+//! A suspension of the engine: how long it has lasted. Publishers wait for `engine_wait_ms` before they fail with `unavailable`.
 
 use crate::commit_watch::CommitWatch;
 use crate::deferred_wakes::DeferredWakes;
@@ -12,7 +12,9 @@ pub(super) struct Suspension(Mutex<Option<Suspended>>);
 
 struct Suspended {
     reason: String,
+    /// When the suspension began, by the steady clock.
     since: Millis,
+    /// The waiting callers were failed.
     is_reported: bool,
 }
 
@@ -28,7 +30,7 @@ impl Suspension {
         *self.0.lock() = None;
     }
 
-    /// Fails all waiting callers once the suspension has lasted for `wait_ms`. Returns when to check again, and the reason if the
+    /// Fails all waiting callers when the suspension has lasted for `wait_ms`. Returns when to check again, and the reason if the
     /// callers were failed by this call.
     pub(super) fn check(
         &self,

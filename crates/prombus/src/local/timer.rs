@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Work that is due.
 pub(super) enum Due {
-    /// Work that has no time: a suspension that began, or, in a bus without threads, dead letters.
+    /// Work that is due at once: a suspension that began, or, in a bus without threads, dead letters.
     Work,
     /// A suspension has lasted for as long as publishers wait.
     SuspensionCheck,
@@ -29,14 +29,18 @@ pub(super) enum Due {
 pub(super) struct Timer {
     state: Mutex<Entries>,
     changed: Condvar,
+    /// `flush_at` is set. Lets callers skip the lock.
     is_flush_armed: AtomicBool,
 }
 
 #[derive(Default)]
 struct Entries {
+    /// The groups, by the time of their next work and their number.
     groups: BTreeMap<(Millis, u32), Weak<GroupCell>>,
+    /// When group records that no caller waits for are written.
     flush_at: Option<Millis>,
-    /// Separate from `flush_at`: acks are written soon, however long publishers wait for the engine.
+    /// When the suspension is checked. Separate from `flush_at`, because acks are written soon, however long publishers wait for
+    /// the engine.
     suspension_check_at: Option<Millis>,
     is_woken: bool,
     is_stopped: bool,

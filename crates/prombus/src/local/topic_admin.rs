@@ -27,7 +27,7 @@ impl Local {
         let mut is_new = false;
         let commit = with_room(&self.commits, || {
             let _deferred = DeferredWakes::enter();
-            // This lock prevents that the topic is deleted meanwhile: a later topic of the same name would inherit these
+            // While this lock is held, the topic cannot be deleted. Otherwise a later topic of the same name would inherit these
             // settings.
             let creation = self.registry.creation();
             if self.registry.topic_id(topic).is_none() {

@@ -51,6 +51,7 @@ impl TopicSettingsTable {
         self.table.write()
     }
 
+    /// Records that the settings changed.
     pub(super) fn changed(&self) {
         self.version.fetch_add(1, Ordering::AcqRel);
     }

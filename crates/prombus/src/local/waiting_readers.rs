@@ -13,8 +13,9 @@ use std::task::Waker;
 #[derive(Default)]
 pub(super) struct WaitingReaders {
     pub(super) wakers: Mutex<ReaderWakers>,
-    /// Lets commits skip the lock when no reader waits.
+    /// The number of registered wakers. Commits skip the lock while it is zero.
     pub(super) count: AtomicUsize,
+    /// The next number of a waker.
     pub(super) next: AtomicU64,
     /// The queues of readers that follow a pattern.
     pub(super) feeds: Feeds,

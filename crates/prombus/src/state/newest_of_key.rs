@@ -134,12 +134,12 @@ impl LatestMap {
     }
 
     /// Old tombstones after the seq `after` that are still the newest of their key, the oldest first, at most `limit`, with
-    /// their keys. A tombstone is old if it was committed by `committed_by_ms` or has a seq up to `to_seq`.
+    /// their keys. A tombstone is old if it was committed by `committed_by_ms` or has a seq up to `old_seq`.
     pub fn old_tombstones(
         &mut self,
         after: u64,
         committed_by_ms: i64,
-        to_seq: u64,
+        old_seq: u64,
         limit: usize,
     ) -> Vec<(u64, Vec<u8>)> {
         self.prune_tombstones();
@@ -147,7 +147,7 @@ impl LatestMap {
         let old = self
             .tombstones
             .range(start..)
-            .take_while(|&&(seq, commit_ms)| commit_ms <= committed_by_ms || seq <= to_seq);
+            .take_while(|&&(seq, commit_ms)| commit_ms <= committed_by_ms || seq <= old_seq);
         let old = old.filter_map(|&(seq, _)| {
             let newest = self.by_seq.get(&seq).filter(|newest| newest.is_tombstone)?;
             Some((seq, newest.key.to_vec()))

@@ -55,7 +55,7 @@ async fn dry_run(args: &RedriveArgs, mut history: History) -> anyhow::Result<Exi
     writeln!(out, "{count} events would be published again{}", skipped.text(args))?;
     writeln!(
         out,
-        "nothing was published; --yes publishes (dead letters that were already redriven add nothing)"
+        "nothing was published; --yes publishes the events (dead letters that were redriven before are skipped)"
     )?;
     Ok(ExitCode::SUCCESS)
 }
@@ -84,7 +84,7 @@ async fn publish(
     let Republisher { published, duplicates, .. } = copies;
     writeln!(
         stdout(),
-        "{published} events published again, {duplicates} were redriven before{}",
+        "{published} events published again; {duplicates} skipped, because they were redriven before{}",
         skipped.text(args)
     )?;
     if let Err(error) = redriven {
@@ -142,12 +142,12 @@ impl Skipped {
         let mut text = String::new();
         if self.exhausted > 0 {
             text.push_str(&format!(
-                ", {} skipped: already redriven {} times (--max-redrives)",
+                "; {} skipped, because they were redriven {} times (--max-redrives)",
                 self.exhausted, args.max_redrives
             ));
         }
         if self.others > 0 {
-            text.push_str(&format!(", {} events skipped that are not dead letters", self.others));
+            text.push_str(&format!("; {} skipped, because they are not dead letters", self.others));
         }
         text
     }

@@ -1,7 +1,8 @@
 //! Serves until a signal stops the process.
 //!
 //! Shutdown order: the server refuses new work, answers requests in flight and closes its connections; then the store makes
-//! everything durable and closes. A process that is killed in between loses no acknowledged event.
+//! everything durable and closes. A process that is killed in between loses no event whose
+//! publish was answered with OK.
 
 use super::stop_signals::Signals;
 use crate::messages::one_line;

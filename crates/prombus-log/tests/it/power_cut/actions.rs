@@ -136,10 +136,10 @@ impl History {
                 continue;
             }
             if !chosen {
-                ensure(outcome.id > self.newest_own_id, || {
-                    format!("id {} after {}", outcome.id, self.newest_own_id)
+                ensure(outcome.id > self.newest_server_id, || {
+                    format!("id {} after {}", outcome.id, self.newest_server_id)
                 })?;
-                self.newest_own_id = outcome.id;
+                self.newest_server_id = outcome.id;
             }
             expected.id = outcome.id;
             expected.seq = outcome.seq;
@@ -173,7 +173,7 @@ impl History {
         if log.try_append(&Append { events: &events, ..Append::default() }, &mut outcomes).is_ok() {
             ensure(!outcomes[0].duplicate, || "an id counts as a duplicate in a new topic".to_owned())?;
             if chosen.is_none() {
-                self.newest_own_id = self.newest_own_id.max(outcomes[0].id);
+                self.newest_server_id = self.newest_server_id.max(outcomes[0].id);
             }
         }
         Ok(())

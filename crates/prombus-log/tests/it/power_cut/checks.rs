@@ -72,12 +72,12 @@ impl History {
 
     /// The log contains a prefix of the appends, which includes all acknowledged ones.
     pub(super) fn check(&mut self, log: &Log, state: &Remembered) -> Check {
-        let (kept, newest_own_id) = self.check_content(log, state)?;
+        let (kept, newest_server_id) = self.check_content(log, state)?;
         self.appended.truncate(kept);
         self.durable = kept;
         self.appended.iter_mut().for_each(|appended| appended.ticket = None);
         // Ids of lost events were never returned to a publisher.
-        self.newest_own_id = newest_own_id;
+        self.newest_server_id = newest_server_id;
         self.check_passing_topics(log)?;
         let faults = self.listener.faults();
         ensure(faults.is_empty(), || format!("a power cut was reported as damage: {faults:?}"))

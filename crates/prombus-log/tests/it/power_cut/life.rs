@@ -38,7 +38,7 @@ impl History {
             removed: HashSet::new(),
             lie,
             backups: 0,
-            newest_own_id: EventId::default(),
+            newest_server_id: EventId::default(),
             passing: PassingTopics::default(),
             cuts: HashSet::new(),
             refused: Refused::default(),

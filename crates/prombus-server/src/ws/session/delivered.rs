@@ -14,7 +14,7 @@ pub(super) struct Sent {
     pub(super) position: Position,
     /// The event's `ts`, in ms since 1970.
     pub(super) ts: i64,
-    /// When it was sent, on the steady clock.
+    /// When the delivery was put into the send buffer, on the steady clock.
     pub(super) at_ms: u64,
     /// When the lease ends, on the steady clock. An extension updates it.
     pub(super) deadline_ms: u64,

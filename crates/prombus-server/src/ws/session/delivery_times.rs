@@ -13,7 +13,7 @@ pub(super) struct DeliveryTimes {
     latencies: Repeated,
 }
 
-/// A run of equal values, which is recorded at once: successive acks often took equally long.
+/// Equal successive values, which are recorded together: successive acks often took equally long.
 #[derive(Default)]
 struct Repeated {
     value_ms: u64,

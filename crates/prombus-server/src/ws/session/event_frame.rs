@@ -15,7 +15,7 @@ pub(super) struct EventFrame {
     head: Vec<u8>,
     /// The end of an EVENT, after the record.
     tail: Vec<u8>,
-    /// The values in `tail`; `None` if it cannot be used again.
+    /// The values in `tail`; `None` if `tail` cannot be used again.
     tail_of: Option<TailOf>,
 }
 

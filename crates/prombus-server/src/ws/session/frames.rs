@@ -61,7 +61,10 @@ impl Session {
                 let Some(slot) = self.slot(corr, &topic, &group, out) else { return };
                 match self.subscriptions.get(slot).extend(id, extend_ms) {
                     Ok(true) => put_ok(out, corr, &self.ignored),
-                    Ok(false) => put_err(out, corr, ErrorCode::UnknownId, "no lease of this id to extend"),
+                    Ok(false) => {
+                        let message = "there is no lease to extend for the event with this id";
+                        put_err(out, corr, ErrorCode::UnknownId, message);
+                    }
                     Err(reason) => put_err(out, corr, reason.code(), &reason.to_string()),
                 }
             }

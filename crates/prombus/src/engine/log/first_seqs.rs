@@ -1,4 +1,4 @@
-//! The first seqs of topics from which retention removed events.
+//! For topics from which retention removed events: the first seq that is still served.
 
 use crate::engine::TopicId;
 use foldhash::fast::RandomState;
@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Default)]
 pub(super) struct FirstSeqs {
+    /// The first seqs; topics from which nothing was removed are not in it.
     by_topic: RwLock<HashMap<TopicId, u64, RandomState>>,
-    /// Lets readers skip the lock while nothing was ever removed.
+    /// Retention has removed events of some topic. Until then readers skip the lock.
     is_any: AtomicBool,
 }
 

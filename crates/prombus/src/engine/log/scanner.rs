@@ -7,12 +7,13 @@ use prombus_log::{Chunk, Log, MissingReason, ReadLimit};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// The size of a read.
+/// The size of a read, unless [`EventScanner::read_ahead`] sets another one.
 const READ_BYTES: usize = 1 << 20;
 
 pub(super) struct LogScanner {
     log: Log,
     firsts: Arc<FirstSeqs>,
+    /// The topic of the chunk; `None` while the chunk has nothing to visit.
     topic: Option<TopicId>,
     chunk: Chunk,
     /// The index of the next event of the chunk; earlier ones were visited.
@@ -45,7 +46,8 @@ impl LogScanner {
             || (at == 0 && is_missing(from))
     }
 
-    fn missing(&self, from: u64, to: u64, scanned: &mut Scanned) {
+    /// Adds the missing seqs from `from` to `to` to `scanned`.
+    fn count_missing(&self, from: u64, to: u64, scanned: &mut Scanned) {
         for gap in self.chunk.missing() {
             let (first, last) = (gap.first_seq.max(from), gap.last_seq.min(to));
             if first <= last {
@@ -92,7 +94,7 @@ impl LogScanner {
             }
             if visit(&event) == Visit::Stop {
                 let mut scanned = Scanned { next_seq: event.seq, ..Scanned::default() };
-                self.missing(from, event.seq, &mut scanned);
+                self.count_missing(from, event.seq, &mut scanned);
                 return Ok(scanned);
             }
             next_seq = event.seq + 1;
@@ -101,12 +103,12 @@ impl LogScanner {
         if self.at == self.chunk.len() {
             next_seq = self.chunk.next_seq().min(to + 1).max(next_seq);
         } else {
-            // The next event is after the requested range, so the seqs before it are missing.
+            // The next event is after `to`, so the rest of the range has no events.
             next_seq = next_seq.max(self.chunk.event(self.at).seq.min(to + 1));
         }
         let mut scanned = Scanned { next_seq, ..Scanned::default() };
         if next_seq > from {
-            self.missing(from, next_seq - 1, &mut scanned);
+            self.count_missing(from, next_seq - 1, &mut scanned);
         }
         if self.at == self.chunk.len() {
             // Releases the chunk, so that a reader that has visited all of it does not keep its batches in memory.

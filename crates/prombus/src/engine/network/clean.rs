@@ -14,6 +14,7 @@ const SLICE: usize = 10_000;
 enum Ended {
     /// The database is unreachable or the engine is ending; the next round continues.
     Later,
+    /// Another process leads the store. The text names it, if it is known.
     Deposed(String),
 }
 
@@ -44,7 +45,8 @@ fn clean_topics<D: RemoteDatabase>(
         let Ok(ReadableSeqs { first_seq, last_seq }) = connection.leader.lock().readable(id) else {
             continue;
         };
-        // This does not use `first_seq`: readers already respect a cut that is not durable yet, but such a cut may be lost.
+        // This is not `first_seq`: readers respect that seq as soon as retention raises it. Events are removed only when the
+        // record of retention is durable.
         let removable = connection.leader.lock().removable_below(id);
         if removable > 1 {
             remove(connection, DeadEvents::Below(id, removable), cleaned)?;

@@ -24,7 +24,9 @@ pub(super) struct Committer<D: RemoteDatabase> {
 enum Ended {
     /// The engine was closed during an outage.
     Closed,
+    /// See [`CommitError::Deposed`].
     Deposed(String),
+    /// See [`CommitError::Stopped`].
     Stopped(Unavailable),
 }
 
@@ -85,7 +87,7 @@ impl<D: RemoteDatabase> Committer<D> {
         }
     }
 
-    /// Waits for an append, for the begin or the end of an outage, or for the end of the engine.
+    /// Waits for an append, for the start or the end of an outage, or for the end of the engine.
     async fn wait_for_change(&mut self) {
         tokio::select! {
             () = self.connection.changed.notified() => {}

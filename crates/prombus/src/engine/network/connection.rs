@@ -34,6 +34,7 @@ pub(super) struct Connection<D> {
 pub(super) struct EngineFigures {
     pub(super) commit_duration_ms: Histogram,
     pub(super) commit_batch_events: Histogram,
+    /// The number of damaged events that scans have found.
     corrupt_events: AtomicU64,
 }
 

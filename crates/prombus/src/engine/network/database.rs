@@ -7,13 +7,14 @@ use crate::engine::{EventHead, EventId, NewEvent, TopicId, TopicUsage};
 use crate::error::{ReadError, Unavailable};
 use tokio::sync::watch;
 
-/// Why a commit was not applied.
+/// Why a commit failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommitError {
     /// Whether the commit was applied is unknown. The engine sends it again when the database is available, and the database
     /// recognises a commit that was applied.
     Unreachable(String),
-    /// A newer term has written its fence. The text names its leader, if it is known.
+    /// This process no longer leads: a later term has written to the store, or the last commit was lost in a failover. The text
+    /// names the new leader, if it is known.
     Deposed(String),
     /// The database refuses to write, and only an operator can remove the cause.
     Stopped(Unavailable),

@@ -5,20 +5,21 @@ use crate::engine::EventId;
 /// The number of low bits of an id that are a counter.
 const COUNTER_BITS: u32 = 40;
 
-/// Whether an id has the 22 bits that all ids of a database have in common.
+/// Whether an id has the 22 bits that mark the ids which engines of a database generated.
 pub fn has_id_mark(id: EventId, mark: u64) -> bool {
     (id.as_u128() as u64 & ((1 << 62) - 1)) >> COUNTER_BITS == mark
 }
 
 /// Generates UUIDv7 ids that rise strictly: 48 bits of time, 22 bits that mark the database, and a counter of 40 bits.
 pub(super) struct IdMaker {
-    /// The newest id.
+    /// The newest generated id.
     last: u128,
+    /// The 22 bits that mark the database.
     mark: u64,
 }
 
 impl IdMaker {
-    /// Continues after the newest id of a database.
+    /// Continues after the newest id that an engine of the database generated.
     pub(super) fn new(newest: EventId, mark: u64) -> Self {
         Self { last: newest.as_u128(), mark }
     }
@@ -30,7 +31,7 @@ impl IdMaker {
         EventId::from_u128(self.last)
     }
 
-    /// The newest id.
+    /// The newest generated id.
     pub(super) fn newest(&self) -> EventId {
         EventId::from_u128(self.last)
     }

@@ -27,28 +27,32 @@ const ENTRY_BYTES: usize = 32;
 pub(super) struct Leader {
     limits: NetworkLimits,
     pub(super) topics: BTreeMap<TopicId, LeaderTopic>,
+    /// The numbers of the topics by name.
     by_name: HashMap<Topic, TopicId>,
     /// The highest topic number that was ever used.
     topic_number: u32,
-    /// First seqs of retention whose records are not durable yet, with their commits.
+    /// First seqs that retention raised and whose record is not durable yet, with the commit of the record.
     cuts: VecDeque<(u64, Vec<(TopicId, u64)>)>,
     /// Callers of [`appended_seq`](Self::appended_seq), in the order of the commits that they wait for.
     seq_waiters: VecDeque<SeqWaiter>,
     ids: IdMaker,
     /// Queued commits, the oldest first. Appends are added to the newest.
     queue: VecDeque<PendingCommit>,
+    /// The memory that the queued commits take.
     queue_bytes: usize,
+    /// The number of changes in the queued commits: batches, and creations and deletions of topics.
     queue_batches: usize,
     /// The newest commit number that was assigned.
     newest_commit: u64,
     /// The newest commit that the database has confirmed.
     pub(super) durable_commit: u64,
-    /// The newest commit that was reported to the observer, and the newest commit time in it.
+    /// The newest commit that was reported to the observer.
     reported_commit: u64,
+    /// The newest commit time that was reported to the observer.
     reported_ms: i64,
     /// The commit time of the next append is at least this.
     commit_ms: i64,
-    /// The newest durable events.
+    /// The tail cache: the newest durable events.
     pub(super) tail: Tail,
     pub(super) availability: Availability,
     /// Why the database cannot be used. Appends are refused as soon as it is set, even before the observer is told.
@@ -58,11 +62,13 @@ pub(super) struct Leader {
 /// Whether the engine can commit, and which part of that was reported to the observer.
 #[derive(Default)]
 pub(super) struct Availability {
-    /// Nothing can be committed at the moment.
+    /// The committer has seen an outage of the database, and has not seen its end.
     pub(super) is_suspended: bool,
+    /// The observer was told of the suspension, and has not been told of its end.
     pub(super) is_suspension_reported: bool,
     /// An append was refused with `Busy`, so the observer must be told when there is room.
     pub(super) must_report_room: bool,
+    /// The engine is being closed: appends are refused.
     pub(super) is_closing: bool,
     /// Why the engine has permanently stopped committing.
     pub(super) stopped: Option<Unavailable>,
@@ -73,8 +79,9 @@ pub(super) struct Availability {
 /// A topic as its leader sees it.
 pub(super) struct LeaderTopic {
     pub(super) name: Topic,
+    /// Events below this seq are not served. Retention raises it before its record is durable.
     pub(super) first_seq: u64,
-    /// Events below this seq may be removed from the database: the retention record is durable.
+    /// Events below this seq may be removed from the database, because the retention record is durable.
     pub(super) durable_first_seq: u64,
     /// The newest durable seq.
     pub(super) last_seq: u64,
@@ -82,6 +89,7 @@ pub(super) struct LeaderTopic {
 
 /// A caller that waits to learn a seq.
 pub(super) struct SeqWaiter {
+    /// The commit that the caller waits for.
     commit: u64,
     topic: TopicId,
     sender: oneshot::Sender<Result<u64, ReadError>>,
@@ -299,7 +307,7 @@ impl Leader {
     pub(super) fn commit_times(&mut self, closing: i64, now_ms: i64) -> CommitTimes {
         self.commit_ms = self.commit_ms.max(now_ms).max(closing.saturating_add(1));
         let closed_ms = self.commit_ms.saturating_sub(1);
-        // Queued commits have at least the newest commit time that was reported.
+        // A queued commit may have the newest commit time that was reported, so that time is not complete.
         let is_all_reported = self.reported_commit == self.newest_commit;
         let complete_ms = if is_all_reported { closed_ms } else { self.reported_ms.saturating_sub(1) };
         CommitTimes { closed_ms, complete_ms, durable_batch: self.reported_commit }
@@ -377,8 +385,8 @@ impl Leader {
         topics.map(|(&id, it)| StoredTopic { id, name: it.name.clone(), last_seq: it.last_seq }).collect()
     }
 
-    /// The newest seq of a topic, once all queued appends are durable. Later appends go to another commit, so their seqs are
-    /// higher.
+    /// The newest seq of a topic when all appends that are queued now are durable. Later appends go to another commit, so their
+    /// seqs are higher.
     pub(super) fn appended_seq(&mut self, topic: TopicId) -> Lookup<u64> {
         if let Some(reason) = &self.availability.stopped {
             return Lookup::ready(Err(reason.clone().into()));
@@ -394,8 +402,8 @@ impl Leader {
         lookup
     }
 
-    /// Removes the callers that wait for this commit or an earlier one, and returns them with their seqs. Called when the commit
-    /// is applied and no later one is. The caller of this function answers them without the lock.
+    /// Removes the waiters for this commit or an earlier one, and returns them with their seqs. Called after this commit is
+    /// applied and before a later one is. The caller answers the waiters after it has released the lock.
     pub(super) fn resolved_seqs(&mut self, commit: u64) -> Vec<(SeqWaiter, u64)> {
         let count = self.seq_waiters.partition_point(|waiter| waiter.commit <= commit);
         let waiters: Vec<SeqWaiter> = self.seq_waiters.drain(..count).collect();

@@ -3,9 +3,10 @@
 /// Limits of a network engine.
 #[derive(Clone, Debug)]
 pub struct NetworkLimits {
-    /// The maximum size of the queue in bytes. When it is reached, appends are refused with `Busy`.
+    /// The maximum size of the queue in bytes. An append that would exceed it is refused with `Busy`, unless the queue is empty.
     pub queue_bytes_max: usize,
-    /// The maximum number of queued batches. When it is reached, appends are refused with `Busy`.
+    /// The maximum number of queued changes: batches, and creations and deletions of topics. When it is reached, appends are
+    /// refused with `Busy`.
     pub queue_batches_max: usize,
     /// The maximum size of a commit. A larger batch is refused.
     pub commit_bytes_max: usize,
@@ -13,16 +14,18 @@ pub struct NetworkLimits {
     pub commit_bytes_target: usize,
     /// The maximum number of events in a commit. A batch with more events is refused.
     pub commit_events_max: usize,
-    /// The maximum size of an event, key and body. A larger event is refused.
+    /// The maximum size of an event as [`EventDocument::bytes_of`](super::EventDocument::bytes_of) counts it: its key, its body
+    /// and a fixed part. A larger event is refused.
     pub event_bytes_max: usize,
-    /// The size of an event in a commit in addition to [`EventDocument::bytes_of`](super::EventDocument::bytes_of).
+    /// The bytes that each event takes in a commit in addition to
+    /// [`EventDocument::bytes_of`](super::EventDocument::bytes_of).
     pub event_overhead_bytes: usize,
     /// The maximum size of one fetch of a scanner.
     pub fetch_bytes_max: usize,
-    /// The size of the tail: the newest events of all topics, kept in memory and read without a request.
+    /// The maximum size of the tail cache: the newest events of all topics, kept in memory and read without a request.
     pub tail_bytes: usize,
-    /// Compaction is worth its cost when this many bytes of events are dead.
-    pub compaction_unit_bytes: u64,
+    /// Compaction does not start early for fewer dead bytes than this. It also needs at least as many dead as live bytes.
+    pub compaction_bytes_min: u64,
     /// The number of threads that talk to the database.
     pub threads: usize,
 }
@@ -39,7 +42,7 @@ impl Default for NetworkLimits {
             event_overhead_bytes: 0,
             fetch_bytes_max: 1 << 20,
             tail_bytes: 64 << 20,
-            compaction_unit_bytes: 1 << 20,
+            compaction_bytes_min: 1 << 20,
             threads: 2,
         }
     }

@@ -8,36 +8,34 @@ use crate::error::StoreError;
 /// A commit that is queued or in flight.
 #[derive(Debug)]
 pub struct PendingCommit {
-    /// Its number, one above that of the previous commit.
+    /// One above the number of the previous commit.
     pub number: u64,
     /// The changes, in order.
     pub changes: Vec<Change>,
-    /// One for each [`Change::Batch`].
+    /// The outcomes of each [`Change::Batch`], in order. [`Self::fill`] sets them when the database has responded.
     pub(super) late: Vec<LateOutcomes>,
-    /// No more changes may be added to it.
+    /// No more changes may be added.
     pub(super) is_complete: bool,
+    /// About the size of the request to the database.
     pub(super) bytes: usize,
-    /// The memory that it takes in the queue.
+    /// The memory that the commit takes in the queue: `bytes` and the events' prepared encodings.
     pub(super) memory_bytes: usize,
+    /// The number of events, including duplicates.
     pub(super) events: usize,
-    /// The newest commit time of its events.
+    /// The commit time of the newest append.
     pub newest_ms: i64,
-    /// The newest id that the engine had generated at the last append.
+    /// The newest id that the engine had generated at that append.
     pub newest_id: EventId,
 }
 
 impl PendingCommit {
-    /// Sets the outcomes of its batches.
+    /// Sets the outcomes of the batches: `outcomes` gets the index of a batch among the batches of this commit.
     pub(super) fn fill(&self, outcomes: impl Fn(usize) -> Result<Vec<crate::Published>, StoreError>) {
         self.late.iter().enumerate().for_each(|(at, late)| late.fill(outcomes(at)));
     }
 
-    /// The number of its events, including duplicates.
+    /// The number of events, including duplicates.
     pub fn event_count(&self) -> usize {
-        let count = |change: &Change| match change {
-            Change::Batch { events, .. } => events.len(),
-            _ => 0,
-        };
-        self.changes.iter().map(count).sum()
+        self.events
     }
 }

@@ -1,4 +1,4 @@
-//! Consecutive events of a topic that were fetched together.
+//! Events of a topic that were fetched together, in seq order.
 
 use super::change::EventDocument;
 use std::collections::VecDeque;
@@ -7,13 +7,13 @@ use std::sync::Arc;
 /// The range of seqs of a topic that may be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadableSeqs {
-    /// Retention removed the events below this seq, though the database may still have them.
+    /// Events below this seq have expired and must not be read. The database may still have some of them.
     pub first_seq: u64,
     /// The newest durable seq.
     pub last_seq: u64,
 }
 
-/// Limits of a fetch. A fetch always returns one event if there is one.
+/// Limits of a fetch. Whatever the limits, a fetch covers at least one stored event, if there is one.
 #[derive(Clone, Copy, Debug)]
 pub struct FetchLimit {
     /// The highest seq to return.
@@ -24,12 +24,13 @@ pub struct FetchLimit {
     pub bytes: usize,
 }
 
-/// Events that were fetched together.
+/// Events of a topic that were fetched together.
 #[derive(Clone, Debug, Default)]
 pub struct Piece {
     /// The first requested seq.
     pub first_seq: u64,
-    /// The last seq that the piece covers: events up to this seq that are not in the piece do not exist.
+    /// The last seq that the piece covers: events up to this seq that are not in the piece were removed, or
+    /// are counted in `corrupt`.
     pub last_seq: u64,
     /// The events with their seqs, in order.
     pub events: VecDeque<(u64, Arc<EventDocument>)>,

@@ -18,8 +18,9 @@ const FETCHES_MAX: usize = 64;
 pub(super) struct NetworkScanner<D> {
     connection: Arc<Connection<D>>,
     inbox: Arc<Mutex<Inbox>>,
+    /// The maximum size of a fetch.
     fetch_bytes: usize,
-    /// The number of events and bytes that the reader will still take, if it said so.
+    /// The number of events and bytes that the reader will still take; `None` if `expect` was not called.
     expected: Option<(usize, usize)>,
     /// The end of the last piece that was fetched. When a reader continues there, the next piece is fetched ahead.
     fetched_to: Option<(TopicId, u64)>,
@@ -31,19 +32,22 @@ struct Inbox {
     /// The fetches, the oldest first.
     fetches: Vec<Fetch>,
     next_ticket: u64,
+    /// Wakes the reader of the latest pending scan.
     waker: Option<Waker>,
 }
 
 struct Fetch {
+    /// Identifies the fetch when its response arrives.
     ticket: u64,
     topic: TopicId,
     first_seq: u64,
-    /// The piece that begins at `first_seq`, once it has arrived.
+    /// The piece that begins at `first_seq`; `None` until it has arrived.
     answer: Option<Result<Piece, ReadError>>,
 }
 
 impl Inbox {
-    /// Adds a fetch. If there are too many, it discards the oldest piece that has arrived and was not taken.
+    /// Adds a fetch and returns its ticket. If there are too many fetches, discards the oldest piece that has arrived and was not
+    /// taken.
     fn push(&mut self, topic: TopicId, first_seq: u64, answer: Option<Result<Piece, ReadError>>) -> u64 {
         self.fetches.retain(|fetch| (fetch.topic, fetch.first_seq) != (topic, first_seq));
         if self.fetches.len() >= FETCHES_MAX
@@ -170,7 +174,7 @@ impl<D: RemoteDatabase> NetworkScanner<D> {
         if !is_stopped {
             scanned.cleaned += to + 1 - scanned.next_seq;
             scanned.next_seq = to + 1;
-            // Counted once, at the end of the piece.
+            // Damaged events are counted once per piece, when a scan reaches its end.
             let corrupt = std::mem::take(&mut piece.corrupt).min(scanned.cleaned);
             self.connection.figures.count_corrupt(corrupt);
             scanned.cleaned -= corrupt;
@@ -197,7 +201,7 @@ impl<D: RemoteDatabase> EventScanner for NetworkScanner<D> {
             Ok(readable) => readable,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        // Retention removed the events before the first seq, though the database may still have them.
+        // Events below the first seq have expired, even if the database still has them.
         let (from, start) = (from.max(1), from.max(1).max(first_seq));
         let to = to.min(last_seq);
         let cleaned = start.min(to.saturating_add(1)).saturating_sub(from);

@@ -1,7 +1,7 @@
-//! The newest durable events, in memory, so that live readers need no request.
+//! The tail cache: the newest durable events in memory, so that readers that are up to date need no request.
 //!
-//! **Invariant:** the events of a topic are consecutive up to its newest durable seq. When memory is full, the oldest event of
-//! all topics is removed first.
+//! **Invariant:** the events of a topic are consecutive up to its newest durable seq. When the size limit is exceeded, the
+//! oldest events of all topics are removed first.
 
 use super::change::EventDocument;
 use super::piece::{FetchLimit, Piece};
@@ -10,8 +10,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 pub(super) struct Tail {
+    /// The limit of `bytes`.
     bytes_max: usize,
+    /// The size of all events.
     bytes: usize,
+    /// The events of each topic with their seqs, in order.
     topics: HashMap<TopicId, VecDeque<(u64, Arc<EventDocument>)>>,
     /// The topics of all events, the oldest event first. Entries of deleted topics are skipped.
     order: VecDeque<TopicId>,

@@ -36,7 +36,7 @@ struct Tables {
     term: u64,
     /// The name of that engine.
     leader: String,
-    /// The newest commit.
+    /// The number of the newest commit.
     commit: u64,
     /// The newest fences, one per commit, in order.
     fences: VecDeque<Fence>,
@@ -102,7 +102,7 @@ impl Database {
         }
     }
 
-    /// The newest commit.
+    /// The number of the newest commit.
     pub fn commit(&self) -> u64 {
         self.tables.lock().commit
     }

@@ -26,15 +26,15 @@ pub struct NetworkOptions {
     pub outages: f64,
     /// The duration of such an outage, in microseconds.
     pub outage_us: RangeInclusive<u64>,
-    /// The maximum size of the queue in bytes. When it is reached, appends are refused with `Busy`.
+    /// See [`NetworkLimits::queue_bytes_max`].
     pub queue_bytes_max: usize,
-    /// The maximum number of queued batches. When it is reached, appends are refused with `Busy`.
+    /// See [`NetworkLimits::queue_batches_max`].
     pub queue_batches_max: usize,
     /// The maximum size of a commit. A larger batch is refused.
     pub commit_bytes_max: usize,
     /// The maximum size of one fetch of a scanner.
     pub fetch_bytes_max: usize,
-    /// The size of the newest events that are kept in memory and read without a request.
+    /// The maximum size of the tail cache: the newest events of all topics, kept in memory and read without a request.
     pub tail_bytes: usize,
 }
 
@@ -90,7 +90,7 @@ impl NetworkOptions {
             commit_bytes_target: self.commit_bytes_max,
             fetch_bytes_max: self.fetch_bytes_max,
             tail_bytes: self.tail_bytes,
-            compaction_unit_bytes: 64 << 10,
+            compaction_bytes_min: 64 << 10,
             threads: 1,
             ..NetworkLimits::default()
         }

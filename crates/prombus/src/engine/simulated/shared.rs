@@ -39,7 +39,9 @@ struct Faults {
     all: Option<LeaseFault>,
     /// The number of opens that will fail.
     failing_leads: u32,
+    /// How long an open takes.
     lead_takes: Duration,
+    /// The engines that were opened, the newest last.
     engines: Vec<Weak<SimulatedEngine>>,
 }
 

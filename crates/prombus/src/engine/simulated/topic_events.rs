@@ -12,6 +12,7 @@ const DEDUPE_MS: i64 = 7 * 24 * 3_600_000;
 
 #[derive(Default)]
 pub(super) struct TopicEvents {
+    /// The newest seq, even if its event was cleaned.
     pub(super) last_seq: u64,
     /// The events by seq; cleaned events leave gaps.
     events: BTreeMap<u64, Arc<EventDocument>>,

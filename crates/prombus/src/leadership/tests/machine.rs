@@ -1,4 +1,4 @@
-//! One test for each rule of the lease.
+//! One test for each rule of the leader lease.
 
 use crate::engine::{LeaseError, LeaseRecord};
 use crate::leadership::{Candidate, LeaseMachine, LeasePosition, LeaseStep, LeaseTiming};
@@ -155,7 +155,7 @@ fn the_gate_closes_five_seconds_after_the_last_renewal_was_sent_and_opens_with_t
     assert!(a.is_gate_open(4_999));
     assert!(!a.is_gate_open(5_000), "the take was sent at 0");
     assert_eq!(a.holds(), Some(1), "it does not step down by itself");
-    // The store is back, and the lease was not taken.
+    // The store is reachable again, and no other process has taken the lease.
     a.expect_read(9_000);
     a.machine.was_read(Ok(store.0.clone()), 9_100);
     let (expected, record) = a.expect_write(9_100);

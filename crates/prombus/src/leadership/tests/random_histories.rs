@@ -2,7 +2,7 @@
 //! long after their sender gave up on them, pauses, kills, stops, clocks that run at different speeds. At every instant at
 //! most one process may lease events, and terms never repeat.
 //!
-//! `PROMBUS_SEED` is the first history's seed, `PROMBUS_HISTORIES` their number.
+//! `PROMBUS_SEED` is the seed of the first history, `PROMBUS_HISTORIES` the number of histories.
 
 use crate::engine::{LeaseError, LeaseRecord};
 use crate::leadership::{Candidate, LeaseMachine, LeasePosition, LeaseStep, LeaseTiming};
@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 /// After this time without a response a process gives up on a request.
 const CALL_TIMEOUT_MS: u64 = 2_000;
+/// The time with faults at the start of a history.
 const FAULTY_MS: u64 = 180_000;
 /// A time without faults at the end, long enough for a takeover: after it one process must lead.
 const CALM_MS: u64 = 30_000;
@@ -37,15 +38,17 @@ impl Random {
 struct Process {
     id: String,
     machine: LeaseMachine,
-    /// Its steady clock: an offset, and a speed in thousandths.
+    /// The offset of the process's steady clock.
     clock_start_ms: u64,
+    /// The speed of the process's steady clock, in thousandths.
     clock_speed: u64,
-    /// The call that it waits for.
+    /// The call that the process waits for.
     call: Option<u64>,
-    /// When it runs next, and the response that it gets then.
+    /// When the process runs next.
     wakes_at: u64,
+    /// The response that the process gets when it runs next.
     answer: Option<Answer>,
-    /// It is paused until this time.
+    /// The process is paused until this time.
     paused_until: u64,
 }
 
@@ -67,7 +70,9 @@ struct Request {
 struct History {
     random: Random,
     now: u64,
+    /// The number of calls so far.
     calls: u64,
+    /// The number of processes that were ever started.
     made: u64,
     processes: Vec<Process>,
     requests: Vec<Request>,
@@ -175,7 +180,7 @@ impl History {
             other => panic!("{other:?} is not a request"),
         };
         let process = &mut self.processes[process];
-        // Its sender may have given up on it, or have been killed.
+        // The sender may have given up on the request, or have been killed.
         if process.call == Some(call)
             && let Some(answer_at) = answer_takes_ms.map(|takes_ms| self.now + takes_ms)
             && answer_at < process.wakes_at

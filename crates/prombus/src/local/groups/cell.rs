@@ -13,12 +13,14 @@ use prombus_protocol::{Pattern, Topic};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The number of topics that a pull reads at the same time.
+/// The maximum number of topics that a pull reads at the same time.
 pub(in crate::local) const TOPICS_SIDE_BY_SIDE: usize = 256;
 
 pub(in crate::local) struct GroupCell {
+    /// The number of the group, which is never reused.
     pub(in crate::local) number: u32,
     pub(in crate::local) spec: GroupSpec,
+    /// When the group was created, in milliseconds since 1970.
     pub(in crate::local) made_ms: i64,
     /// The commit that created the group; zero if the group was restored at open.
     pub(in crate::local) creation_commit: u64,
@@ -41,13 +43,13 @@ pub(in crate::local) struct GroupCore {
     pub(in crate::local) machine: Group,
     /// The topics, indexed by source.
     pub(in crate::local) topics: Vec<GroupTopic>,
-    /// Topics from which retention removed events before the group received them, and for which that was logged.
+    /// The topics for which it was logged that retention removed events before the group received them.
     pub(in crate::local) logged_missed: HashSet<SourceId>,
     /// The addresses of members outside this process.
     pub(in crate::local) labels: HashMap<MemberId, String>,
     /// The names of members.
     pub(in crate::local) names: HashMap<MemberId, String>,
-    /// The number of dead letters that were ever queued.
+    /// The number of dead letters that were queued since the bus was opened.
     pub(in crate::local) dead_letters_queued: u64,
 }
 
@@ -60,10 +62,12 @@ pub(in crate::local) struct GroupTopic {
     pub(in crate::local) is_deleted: bool,
 }
 
-/// Counts the dead letters that could not be written since that was last logged.
+/// Limits how often failed attempts to write dead letters are logged.
 #[derive(Default)]
 pub(in crate::local) struct DeadLetterNotice {
+    /// The earliest time of the next log line.
     pub(in crate::local) next_at: Millis,
+    /// The number of failed attempts since the last log line.
     pub(in crate::local) count: u64,
 }
 

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 /// The time that the creator of a group has to join it.
 const JOIN_MS: Millis = 60_000;
-/// The upper bound of a restored delay, which is the longest that can be requested, in case the clock was set back.
+/// A restored delay is cut to this value, the longest delay that can be requested: the wall clock may have been set back.
 const NOT_BEFORE_MAX_MS: i64 = 3_600_000;
 
 /// The result of looking for a group.

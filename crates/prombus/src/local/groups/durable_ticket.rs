@@ -45,7 +45,7 @@ impl Durability for GroupRecords {
     }
 }
 
-/// Tells when a verdict that gave an event up is durable: when the dead letter is, which a worker writes.
+/// Tells when a verdict that gave up an event is durable: when the dead letter, which a worker writes, is durable.
 pub(in crate::local) struct DeadLetterRecords {
     pub(in crate::local) records: Arc<GroupRecords>,
     /// The number of the dead letter.

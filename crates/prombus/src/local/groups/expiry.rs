@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 const EXPIRE_RETRY_MS: Millis = 1_000;
 
 impl Groups {
-    /// How long a group may be without members: the value of its creator, or else the default.
+    /// How long a group may be without members: the value that its creator set, or else the default. `None` means indefinitely.
     fn expires_after(&self, cell: &GroupCell) -> Option<Millis> {
         cell.spec.expire_ms.or(self.expire_ms)
     }

@@ -24,9 +24,12 @@ struct Oldest {
 /// The parts of a group's description that need the group's lock.
 struct Described {
     info: GroupInfo,
+    /// The oldest unsettled event of each topic.
     oldest: Vec<Oldest>,
+    /// The leases to list.
     leased: Vec<(Position, Unsettled)>,
     topics: Vec<GroupTopic>,
+    /// When the group was described, by the steady clock.
     now: Millis,
 }
 

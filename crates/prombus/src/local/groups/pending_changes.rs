@@ -18,6 +18,7 @@ pub(in crate::local) struct PendingChanges {
 
 /// A record that was appended or is about to be, and is not durable yet.
 pub(in crate::local) struct RecordInFlight {
+    /// The generation that is durable with this record.
     pub(in crate::local) generation: u64,
     /// Members may wait for the record: for a failed event to become available, or for a lease mark.
     pub(in crate::local) wakes_members: bool,
@@ -65,7 +66,7 @@ impl PendingChanges {
     }
 
     /// Cancels the newest generation, because it got no record.
-    pub(in crate::local) fn end_generation(&mut self, generation: u64) {
+    pub(in crate::local) fn cancel_generation(&mut self, generation: u64) {
         debug_assert_eq!(self.generation, generation + 1, "no later generation was begun");
         self.generation = generation;
     }

@@ -1,4 +1,4 @@
-//! Moves groups: SEEK, a takeover by one member, and retention that removed events a group had not received.
+//! Moves groups: SEEK, a takeover by one member, and retention that removed events a group had not settled.
 
 use super::cell::GroupCell;
 use super::durable_ticket::GroupRecords;
@@ -117,7 +117,7 @@ impl Groups {
         Ok(Tried::Done(Some(generation)))
     }
 
-    /// Applies retention to a group: if it has not received the events below `first_seq`, it continues at the oldest kept event.
+    /// Applies retention to a group: if it has not settled the events below `first_seq`, it continues at the oldest kept event.
     pub(in crate::local) fn cut_group(&self, cell: &Arc<GroupCell>, source: SourceId, first_seq: u64) {
         let (missed, topic, is_first) = self.runtime.act(cell, |core, _| {
             cell.waiters.grant_new_events(&mut core.machine);
@@ -128,7 +128,7 @@ impl Groups {
         });
         if is_first {
             tracing::warn!(
-                "group {} on {topic}: retention removed {missed} events that the group had not received; it continues at seq \
+                "group {} on {topic}: retention removed {missed} events that the group had not settled; it continues at seq \
                  {first_seq}. Further losses are counted in events_missed_total and not logged",
                 cell.spec.group
             );

@@ -9,7 +9,7 @@ use crate::error::ReadError;
 use prombus_protocol::{Start, Uuid};
 use std::collections::HashMap;
 
-/// The number of events with publisher-chosen ids among which a gap is searched.
+/// A gap is searched among at most this many events with publisher-chosen ids. If there are more, a gap is assumed.
 const GAP_SEARCH_MAX: u64 = 1_000;
 /// The maximum number of events that are examined to find the position of a removed event. More are needed only if publishers
 /// chose nearly all ids.
@@ -104,7 +104,7 @@ async fn floors_after_id(
     Ok(floors)
 }
 
-/// The topic and the seq of an event, or of the event before the gap that it left.
+/// The topic of an event, and its seq. If the event was removed: the seq before the gap that it left.
 async fn place_of_id(
     engine: &dyn Engine,
     topics: &[TopicId],

@@ -26,12 +26,13 @@ struct Lists {
     newest: Vec<u64>,
     /// Sources whose newest seq was not passed to the machine yet.
     changed: Vec<SourceId>,
+    /// By source: whether it is in `changed`.
     is_changed: Vec<bool>,
     /// Members that found no events, in the order of their turns: the one that has waited longest is first.
     for_events: VecDeque<WaitingMember>,
     /// The newest turn that was assigned to a member.
     newest_turn: u64,
-    /// Members whose window is full, or that are paused.
+    /// Members whose window is full, that are paused, or that wait for the leasing gate to open.
     for_window: Vec<(MemberId, Waker)>,
     /// Callers that wait until a generation is durable.
     for_generation: Vec<(u64, Waker)>,
@@ -42,6 +43,7 @@ struct Lists {
 /// A member that waits for events.
 struct WaitingMember {
     member: MemberId,
+    /// The member's place in the queue: lower turns come first.
     turn: u64,
     waker: Waker,
 }
@@ -68,8 +70,8 @@ impl Waiters {
         self.durable.load(Ordering::Acquire)
     }
 
-    /// Records that a topic has durable events up to this seq. Called by commits. Returns the waker to call, and whether other
-    /// members still wait.
+    /// Records that a topic has durable events up to this seq. Called by commits. Returns the waker of the member that has waited
+    /// longest, which the caller must call, and whether other members still wait.
     pub(in crate::local) fn notice(&self, source: SourceId, newest_seq: u64) -> (Option<Waker>, bool) {
         let mut lists = self.lists.lock();
         let at = source.0 as usize;

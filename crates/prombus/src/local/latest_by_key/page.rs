@@ -51,7 +51,9 @@ impl LatestByKey {
 /// The events that a page will contain.
 struct Picked {
     seqs: Vec<u64>,
+    /// More events follow the last of `seqs`.
     has_more: bool,
+    /// The newest event that the map covers.
     position: Option<EventPosition>,
     key_count: u64,
 }
@@ -86,7 +88,9 @@ struct PageRead {
     picked: Picked,
     scanner: Box<dyn EventScanner>,
     events: EventBatch,
+    /// The seq of the last event in `events`.
     last: Option<u64>,
+    /// The limit is reached.
     is_full: bool,
 }
 
@@ -107,7 +111,7 @@ impl PageRead {
         })
     }
 
-    /// Whether it takes only microseconds: it reads few events, and they are in memory.
+    /// Whether [`run`](Self::run) takes only microseconds: it reads few events, and they are in memory.
     fn is_quick(&self) -> bool {
         let seqs = &self.picked.seqs;
         // If an event is in memory, so are all later ones.

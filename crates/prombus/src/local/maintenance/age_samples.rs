@@ -14,6 +14,7 @@ const SAMPLES_PER_AGE: u64 = 64;
 /// The newest seqs of a topic at certain times, by the steady clock.
 #[derive(Debug, Default)]
 pub(super) struct AgeSamples {
+    /// The times and the newest seqs at these times, the oldest first.
     samples: VecDeque<(Millis, u64)>,
 }
 

@@ -1,5 +1,5 @@
-//! Compaction: removes events that newer events of the same key replaced, when enough of them are dead or when the last
-//! compaction is long ago.
+//! Compaction: removes events that newer events of the same key replaced, when there are enough of them or when the last
+//! compaction was long ago.
 
 use super::round_state::{CleaningState, MaintainedTopic, RoundState};
 use super::tombstone_sweep::{OldTombstones, SweepBudget};
@@ -28,6 +28,7 @@ struct CompactedMaps {
 }
 
 impl Maintenance {
+    /// Cleans if compaction is due, or for another reason. `is_cut` says that retention raised first seqs in this round.
     pub(super) async fn clean_if_due(
         &self,
         compacted: &[&MaintainedTopic],
@@ -38,8 +39,8 @@ impl Maintenance {
         let now = self.reading.clock.steady_ms();
         let CompactedMaps { maps, live_bytes, dead_bytes } =
             self.compacted_maps(compacted, round_state).await;
-        let unit_bytes = self.reading.engine.capabilities().compaction_unit_bytes;
-        let is_worth = dead_bytes >= live_bytes.max(unit_bytes);
+        let bytes_min = self.reading.engine.capabilities().compaction_bytes_min;
+        let is_worth = dead_bytes >= live_bytes.max(bytes_min);
         let cleaning = &mut round_state.cleaning;
         let are_many = cleaning.tombstones_dropped >= TOMBSTONES_MANY && !cleaning.has_more_tombstones;
         let compact_after_ms = if are_many { COMPACT_TOMBSTONES_AFTER_MS } else { COMPACT_AFTER_MS };
@@ -65,10 +66,10 @@ impl Maintenance {
                 Ok(map) => {
                     // Keeps tombstones that no snapshot includes yet; otherwise the snapshots would keep the deleted keys
                     // indefinitely.
-                    let to_seq = if settings.has_snapshots() { own.snapshot_to } else { u64::MAX };
+                    let drop_to_seq = if settings.has_snapshots() { own.snapshot_to } else { u64::MAX };
                     let old_seq = own.ages.seq_of_age(clock.steady_ms(), settings.tombstone_ms);
                     let by_ms = clock.wall_ms().saturating_sub_unsigned(settings.tombstone_ms);
-                    let old = OldTombstones { topic: topic.id, by_ms, old_seq, to_seq };
+                    let old = OldTombstones { topic: topic.id, by_ms, old_seq, drop_to_seq };
                     let dropped = self.drop_tombstones(&old, &map.state, &mut own.tombstones, &mut budget);
                     round_state.cleaning.tombstones_dropped += dropped.await;
                     let state = map.state.lock();
@@ -123,7 +124,7 @@ impl Maintenance {
                 self.cleaned_events.fetch_add(cleaned.events, Ordering::Relaxed);
                 self.cleaned_bytes.fetch_add(cleaned.bytes, Ordering::Relaxed);
                 if cleaned.events > 0 && compact {
-                    // The older events of a key may be removed by that, so its tombstone may not be needed any more.
+                    // The cleaning may have removed the older events of a key, so that its tombstone can be dropped.
                     round_state.topics.values_mut().for_each(|own| own.tombstones.restart());
                 }
             }

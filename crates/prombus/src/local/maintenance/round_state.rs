@@ -25,9 +25,9 @@ pub(super) struct RoundState {
 
 #[derive(Default)]
 pub(super) struct TopicRoundState {
-    /// The wall clock time until which the oldest event is kept, with the retention setting that it was computed for.
+    /// The retention time in effect, and the wall clock time until which it keeps the oldest event.
     pub(super) expires: Option<(u64, i64)>,
-    /// The newest seq when the size of the topic was measured, with the retention setting at that time.
+    /// The size limit in effect and the newest seq, when the size of the topic was last measured.
     pub(super) measured: Option<(u64, u64)>,
     /// When the next snapshot is due.
     pub(super) snapshot_at: Option<Millis>,
@@ -37,7 +37,7 @@ pub(super) struct TopicRoundState {
     pub(super) ages: AgeSamples,
     /// The progress of the sweep of old tombstones.
     pub(super) tombstones: TombstoneSweep,
-    /// Whether a fault was logged; it is logged once.
+    /// A fault was logged. Only the first one is.
     pub(super) has_logged_fault: bool,
 }
 
@@ -52,6 +52,7 @@ impl TopicRoundState {
 /// The state of cleaning between rounds.
 #[derive(Default)]
 pub(super) struct CleaningState {
+    /// When the last compaction ran.
     pub(super) compacted_at: Millis,
     /// When to clean again, if the last cleaning did not finish.
     pub(super) clean_again_at: Option<Millis>,

@@ -10,16 +10,17 @@ const ROUND_MAX: usize = 8_000;
 pub(super) const SLICE_MAX: usize = 1_000;
 /// The time after which a round stops examining tombstones.
 const ROUND_MAX_MS: Millis = 500;
-/// The time after which the sweep starts over, even without a reason.
+/// The time after which the sweep starts over, even if no cleaning removed events.
 pub(super) const RESTART_MS: Millis = 60_000;
 
 /// The progress of the sweep of a topic's old tombstones.
 #[derive(Debug, Default)]
 pub(super) struct TombstoneSweep {
-    /// Tombstones up to this seq were examined; the remaining ones are still needed.
+    /// Tombstones up to this seq were examined; those of them that were not dropped are still needed.
     pub(super) after_seq: u64,
+    /// When the sweep last started over.
     pub(super) started_at: Millis,
-    /// Some of them could not be checked.
+    /// Some tombstones could not be checked.
     pub(super) has_failed: bool,
 }
 
@@ -33,7 +34,9 @@ impl TombstoneSweep {
 /// The remaining budget of a round.
 #[derive(Debug)]
 pub(super) struct SweepBudget {
+    /// The number of tombstones that the round may still examine.
     pub(super) left: usize,
+    /// When the round stops examining tombstones.
     ends_at: Millis,
 }
 
@@ -64,5 +67,5 @@ pub(super) struct OldTombstones {
     /// Tombstones up to this seq are old, by the steady clock.
     pub(super) old_seq: u64,
     /// Tombstones after this seq are not dropped, because no snapshot includes them yet.
-    pub(super) to_seq: u64,
+    pub(super) drop_to_seq: u64,
 }

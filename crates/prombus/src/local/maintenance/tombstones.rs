@@ -30,7 +30,7 @@ impl Maintenance {
         while !budget.is_used_up() && !self.reading.commits.is_closed() {
             let limit = SLICE_MAX.min(budget.left);
             let mut slice = state.lock().old_tombstones(sweep.after_seq, old.by_ms, old.old_seq, limit);
-            slice.truncate(slice.partition_point(|&(seq, _)| seq <= old.to_seq));
+            slice.truncate(slice.partition_point(|&(seq, _)| seq <= old.drop_to_seq));
             if let Some(&(last_seq, _)) = slice.last() {
                 sweep.after_seq = last_seq;
                 let are_needed = self.reading.engine.have_keys_before(old.topic, slice.clone()).await;

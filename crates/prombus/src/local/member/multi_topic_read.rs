@@ -37,11 +37,11 @@ pub(super) struct MultiTopicRead<'a> {
 
 /// How the read of one topic ended.
 enum Ended {
-    /// Its next event has this commit time, which is beyond the limit.
+    /// The topic's next event has this commit time, which is after the time up to which the topic was read.
     Before(i64),
-    /// Its reservation was read completely.
+    /// The topic's reservation was read completely.
     Empty,
-    /// Its next events cannot be read at the moment.
+    /// The topic's next events cannot be read at the moment.
     Unreadable,
     /// A read is pending.
     Pending,

@@ -189,7 +189,8 @@ impl LocalMember {
         }
     }
 
-    /// Reads redeliveries one by one. Returns whether one of them is pending; that one and later ones are left for the next pull.
+    /// Reads redeliveries one by one. Returns whether the read of one is pending; this redelivery and later ones are left for the
+    /// next pull.
     fn read_redelivered(
         &self,
         pull: &mut Pull,

@@ -28,11 +28,13 @@ pub(super) struct Pull {
     pub(super) redelivered: Vec<Position>,
     /// The leases of the pull.
     pub(super) leased: Vec<Leased>,
+    /// The reserved ranges of new seqs.
     pub(super) reserved: Vec<ReservedRange>,
     /// For each reserved range: the seq up to which it was read, and the number of events that passed the filters.
     pub(super) read: Vec<(u64, usize)>,
+    /// With one reserved range: the seqs that passed the filters.
     pub(super) kept: Vec<u64>,
-    /// Redeliveries that were read.
+    /// Redeliveries that were read and are delivered.
     pub(super) read_redeliveries: Vec<Position>,
     /// Redeliveries that are not delivered: the event is gone, or a filter rejects it.
     pub(super) dropped_redeliveries: Vec<Position>,
@@ -40,9 +42,11 @@ pub(super) struct Pull {
     pub(super) postponed: Vec<Position>,
     /// Redeliveries that are unreadable.
     pub(super) unreadable_redeliveries: Vec<Position>,
+    /// New seqs that are unreadable.
     pub(super) unreadable: Vec<UnreadableSeqs>,
     /// The topics of the reserved events, those of redeliveries first.
     pub(super) topics: Vec<(TopicId, Topic)>,
+    /// The state of reads of several topics.
     pub(super) topic_cursors: TopicCursors,
     /// The maximum length of a reservation. A topic whose reservation has this length may have more events.
     pub(super) share: u64,

@@ -15,7 +15,9 @@ const KEPT_CURSORS: usize = 16;
 /// The state of pulls from several topics, reused by the next pull.
 #[derive(Default)]
 pub(super) struct TopicCursors {
+    /// Cursors that no pull uses.
     cursors: HashMap<SourceId, TopicCursor, foldhash::fast::RandomState>,
+    /// One part per reservation of the pull, followed by unused ones.
     pub(super) parts: Vec<Part>,
     /// The number of parts that this pull uses.
     pub(super) used: usize,
@@ -23,6 +25,7 @@ pub(super) struct TopicCursors {
     pub(super) heads: BinaryHeap<Reverse<(i64, usize)>>,
     /// The index of the part of each event that was read, in order.
     pub(super) order: Vec<usize>,
+    /// Scratch space of [`Self::sort`].
     sorted: Vec<Leased>,
 }
 
@@ -38,10 +41,13 @@ pub(super) struct TopicCursor {
 /// The events that were read from one reservation.
 #[derive(Default)]
 pub(super) struct Part {
+    /// The cursor of the topic, during a pull.
     pub(super) cursor: Option<TopicCursor>,
+    /// The first seq that was not read.
     pub(super) next_seq: u64,
+    /// The seqs that passed the filters.
     pub(super) kept: Vec<u64>,
-    /// The range of its leases among those of the pull.
+    /// The start and end of the part's leases among those of the pull.
     leases: (usize, usize),
 }
 

@@ -21,6 +21,7 @@ struct FeedState {
     followed: HashSet<TopicId>,
     /// Whether `followed` is complete. Until then the feed receives the changes of every topic.
     is_complete: bool,
+    /// Changes that the reader has not taken yet.
     changes: TopicChanges,
     waker: Option<Waker>,
 }
@@ -38,7 +39,7 @@ pub(in crate::local) struct TopicChanges {
 #[derive(Default)]
 pub(in crate::local) struct Feeds {
     all: Mutex<Vec<Weak<Feed>>>,
-    /// The number of feeds. Commits take no lock while it is zero.
+    /// The number of feeds. Commits skip the lock while it is zero.
     count: AtomicUsize,
 }
 

@@ -21,7 +21,7 @@ impl Reading {
         self.engine.commit_times(closing).closed_ms
     }
 
-    /// The position that a start position means in the topics of a pattern. Files are read off the async threads.
+    /// Converts a start position to a position in the sequence of a pattern's topics. Files are read off the async threads.
     pub(in crate::local) async fn place_of(
         self: &Arc<Self>,
         pattern: &Pattern,

@@ -39,17 +39,19 @@ type Locating = (TopicId, BoxFuture<'static, Result<u64, ReadError>>);
 pub(in crate::local) struct LocalMergedReader {
     reading: Arc<Reading>,
     query: MergedQuery,
+    /// The position after the last event that was examined.
     position: BusPosition,
     sources: HashMap<TopicId, MergedTopic>,
-    /// Topics that may have events to read, by the commit time of the next event.
+    /// The heap of topics that may have events to read, by the commit time of the next event.
     due: BinaryHeap<Reverse<(i64, u32)>>,
+    /// The size of the read-ahead of all topics.
     ahead_bytes: usize,
     scanner: Box<dyn EventScanner>,
     locating: Option<Locating>,
     /// Tells which topics have new events. A reader that is not live needs it as well: it waits for events that were appended
     /// before it was opened and are not durable yet.
     feed: Arc<Feed>,
-    /// The last commit time that a reader returns if it is not live.
+    /// If the reader is not live: the last commit time whose events it returns.
     end_ms: i64,
     /// A commit time that was not complete, and how often it was checked.
     incomplete: (i64, u32),
@@ -60,15 +62,20 @@ struct MergedTopic {
     topic: Topic,
     /// The next seq to read; looked up when it is needed.
     next_seq: Option<u64>,
+    /// The read-ahead, in seq order.
     ahead: VecDeque<Ahead>,
+    /// The keys and bodies of the read-ahead.
     bytes: Vec<u8>,
+    /// The topic is in the heap `due`.
     is_due: bool,
 }
 
 /// An event that was read ahead.
 struct Ahead {
     head: EventHead,
+    /// Where its key is in [`MergedTopic::bytes`].
     key: Option<Range<usize>>,
+    /// Where its body is in [`MergedTopic::bytes`].
     body: Range<usize>,
 }
 
@@ -100,7 +107,7 @@ impl MergedTopic {
         }
     }
 
-    /// Drops the read-ahead; it is read again when it is due.
+    /// Drops the read-ahead; its events are read again when they are due. Returns its size.
     fn forget(&mut self) -> usize {
         if let Some(first) = self.ahead.front() {
             self.next_seq = Some(first.head.seq);
@@ -234,8 +241,8 @@ impl LocalMergedReader {
         }
     }
 
-    /// The topic with the next event, and its commit time; the topic stays in the heap. Also pending after many topics, so that
-    /// other tasks can run.
+    /// The commit time of the next event, and its topic, which stays in the heap. Also pending after many topics were checked, so
+    /// that other tasks can run.
     fn poll_next_topic(
         &mut self,
         checks: &mut u32,

@@ -15,6 +15,7 @@ pub(in crate::local) type TopicReader = (Arc<GroupCell>, SourceId);
 /// All topics. At most `max_topics` of them are not dead-letter topics.
 pub(in crate::local) struct TopicTable {
     max_topics: usize,
+    /// The topics by name.
     by_name: HashMap<Topic, TopicId, RandomState>,
     /// The same topics in order, for lists and patterns.
     in_order: BTreeMap<Topic, TopicId>,
