@@ -226,9 +226,9 @@ const STORAGE: &[Setting] = &[
          after a crash."),
     whole("storage.memory_bytes", 64 << 10..=u64::MAX, |s| &mut s.bus.memory_bytes,
         "Maximum memory for events with store = \"memory:\". At the limit, publishes are refused with \
-         storage_full. Indexes, remembered ids and compaction need up to an eighth of the limit plus 80 MiB on top. A \
-         single publish may use at most an eighth of the limit, but no more than 64 MiB. If an eighth is less than 2 MiB, it \
-         may use 2 MiB, or half of the limit if that is less."),
+         storage_full. In addition to this limit, indexes, remembered ids, compaction and a reserve for group state need \
+         up to an eighth of the limit + 80 MiB. A single publish may use an eighth of the limit (at least 2 MiB, at most \
+         64 MiB), but never more than half of the limit."),
 ];
 
 #[rustfmt::skip]
