@@ -19,8 +19,8 @@ pub enum Unavailable {
     /// The engine cannot commit at the moment. Whether earlier writes were kept is unknown; try again.
     #[error("the engine is not available: {0}")]
     Suspended(String),
-    /// Another process leads the store. The text names it, if it is known.
-    #[error("another process leads this store: {0}")]
+    /// This process no longer leads the store. The text names the leader, if it is known, or the reason.
+    #[error("this process no longer leads the store: {0}")]
     Deposed(String),
 }
 

@@ -78,7 +78,8 @@ async fn copy(
     total: u64,
 ) -> anyhow::Result<ExitCode> {
     let bar = progress::events(total);
-    // The limit counts events that are sent, duplicates included, as a dry run does. So it is checked here, not by the republisher.
+    // The limit counts duplicates too, so that a dry run, which cannot recognise them, selects the same events. The republisher's
+    // own limit counts only new events, so the limit is checked here.
     let mut copies = Republisher::new(client, args.rate, None, &bar);
     let mut count = 0;
     let copied: anyhow::Result<()> = async {

@@ -226,9 +226,9 @@ const STORAGE: &[Setting] = &[
          after a crash."),
     whole("storage.memory_bytes", 64 << 10..=u64::MAX, |s| &mut s.bus.memory_bytes,
         "Maximum memory for events with store = \"memory:\". At the limit, publishes are refused with \
-         storage_full. In addition to this limit, indexes, remembered ids, compaction and a reserve for group state need \
-         up to an eighth of the limit + 80 MiB. A single publish may use an eighth of the limit (at least 2 MiB, at most \
-         64 MiB), but never more than half of the limit."),
+         storage_full. Indexes, remembered ids, compaction and a reserve for group state need additional memory, which the \
+         limit does not include: up to an eighth of the limit + 80 MiB. A single publish may use an eighth of the limit, at \
+         least 2 MiB and at most 64 MiB; if the limit is below 4 MiB, half of it."),
 ];
 
 #[rustfmt::skip]

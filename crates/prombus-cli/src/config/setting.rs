@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 use toml::Value;
 
-/// The range of a number that the parser of its section checks.
+/// For a number whose range is checked where its section is parsed, not here.
 pub const CHECKED_BY_SECTION: RangeInclusive<u64> = 0..=u64::MAX;
 
 /// The definition of a setting.
@@ -62,7 +62,7 @@ pub enum Field {
     Section,
 }
 
-/// A field of a number type. The options that settings are written to use several of them.
+/// A field that holds a number. The fields of [`Settings`] that hold numbers have several types.
 pub trait Number {
     /// Sets the number.
     fn set(&mut self, number: u64);

@@ -1,9 +1,10 @@
-//! Commits, one fenced bulk at a time. If the response to a bulk was lost, its fence shows what happened:
+//! Commits, one bulk at a time. A bulk is one ordered insert of all documents of a commit. Its first document is its fence; if the number
+//! of the fence is taken, nothing is inserted. If the response to a bulk was lost, its fence shows what happened:
 //!
 //! | the fence | the bulk | the next step |
 //! |---|---|---|
-//! | is missing | did not arrive, or will be refused if it arrives later | the bulk is sent again |
-//! | is this engine's | is whole | its last document is updated, so that a majority has it, and its fence is marked whole |
+//! | is missing | has not arrived | the bulk is sent again with the same number, so the later of the two is refused |
+//! | is this engine's | is whole | its last document is updated on a majority, which then has the whole bulk; then its fence is marked whole |
 //! | is this engine's | is cut | its fence is marked void, its documents are removed, and it is sent again with the next number |
 //! | is another engine's | was refused | this engine is deposed |
 //!
@@ -24,12 +25,13 @@ use std::time::Duration;
 /// If the server does not respond within a bulk's time limit plus this time, the outcome of the bulk is unknown.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest command that the server accepts as one document. Larger bulks are sent as a sequence of documents, which has no time limit
-/// on the server. If such a bulk is still written after its fence was voided, its documents are removed as a collision by a later commit.
+/// on the server. If the server goes on writing such a bulk after its fence was voided, a later commit collides with these documents and
+/// removes them.
 const COMMAND_BYTES_MAX: usize = 15_500_000;
 /// The largest message that the server accepts is 48,000,000 bytes.
 const MESSAGE_BYTES_MAX: usize = 47_500_000;
-/// How often a commit is planned again because it collided with stored documents.
-const COLLISIONS_MAX: usize = 5;
+/// How often one call sends a commit.
+const SENDS_MAX: usize = 5;
 
 /// The outcome of sending a bulk.
 enum Sent {
@@ -37,7 +39,7 @@ enum Sent {
     Applied,
     /// The number of the fence is taken.
     FenceTaken,
-    /// A document of the bulk already exists, written by an older commit, or the topic already has a publisher's id.
+    /// A document of the bulk already exists, written by an older commit, or the topic already has an id that a publisher chose.
     Collided,
     /// The bulk can never be stored.
     Impossible(String),
@@ -56,7 +58,7 @@ impl MongoDatabase {
             self.verify_last_fence(writer).await?;
         }
         let mut is_over = false;
-        for _ in 0..COLLISIONS_MAX {
+        for _ in 0..SENDS_MAX {
             let plan = match writer.unanswered.take() {
                 Some((number, plan)) if number == commit.number => match self.resolve(plan, is_over).await {
                     Ok(Resolved::Applied(plan)) => return self.applied(writer, plan),
@@ -89,10 +91,12 @@ impl MongoDatabase {
                 Sent::Unknown { reason, is_over: over } => {
                     self.availability.failed(&reason);
                     writer.unanswered = Some((commit.number, plan));
-                    // The server may have refused because it is not the primary any more: then the fence shows the outcome at once.
                     if !over {
+                        // No response: the bulk may still be running. The next call resolves it.
                         return Err(CommitError::Unreachable(reason));
                     }
+                    // The server responded, for example that it is not the primary any more, so the bulk is not running. When
+                    // the server can be used again, the fence shows the outcome without a further wait.
                     is_over = true;
                     self.availability.wait().await;
                 }
@@ -107,7 +111,7 @@ impl MongoDatabase {
                 }
             }
         }
-        let reason = "a commit repeatedly collided with stored documents".to_owned();
+        let reason = format!("a commit was sent {SENDS_MAX} times without success");
         self.availability.failed(&reason);
         Err(CommitError::Unreachable(reason))
     }
@@ -120,9 +124,7 @@ impl MongoDatabase {
         match self.attempt(self.find_fence(last)).await? {
             Some(found) if found.writer == self.writer_token => Ok(()),
             Some(_) => Err(CommitError::Deposed(self.leader_name().await)),
-            None => Err(CommitError::Deposed(format!(
-                "no process; commit {last} was lost in a failover of MongoDB"
-            ))),
+            None => Err(CommitError::Deposed(format!("commit {last} was lost in a failover of MongoDB"))),
         }
     }
 
@@ -246,7 +248,7 @@ impl MongoDatabase {
         self.attempt_within(limit, self.decide(&plan.fence, !is_over)).await
     }
 
-    /// Resolves a collision with documents of an older commit, or with publishers' ids that the lookup did not find. Voids the bulk and
+    /// Resolves a collision with documents of an older commit, or with ids chosen by publishers that the lookup did not find. Voids the bulk and
     /// removes the documents that older commits left in its ranges. The caller then plans the commit again.
     async fn clear_collision(&self, writer: &mut Writer, plan: &Plan) -> Result<(), CommitError> {
         tracing::warn!("commit {} collided with stored documents; it is sent again", plan.fence.number);

@@ -1,9 +1,10 @@
 //! Resolves commits whose outcome is unknown: finds out whether a commit is whole or cut, records the decision permanently, and removes
-//! the remains of a cut commit. A commit is *cut* if the server stored only its first documents.
+//! the remains of a cut commit. A commit is one ordered bulk insert that begins with its fence (`fence.rs`). It is *cut* if the MongoDB
+//! server stored only the first documents of the bulk.
 //!
 //! The leader that sent a bulk and the leader that takes over may both resolve it. The mark on the fence decides: the fence is marked
-//! `whole` unless it is void, or `void` unless it is whole, and both leaders follow the mark. If the server confirms a bulk within the time
-//! limit in its fence, its leader need not check the mark, because no process voids a commit before that limit.
+//! `whole` unless it is void, or `void` unless it is whole, and both leaders follow the mark. If MongoDB confirms a bulk within the time
+//! limit that its fence contains, the leader that sent it need not check the mark, because no process voids a commit before that limit.
 
 use crate::engine::bulk::RECORD_PIECES_MAX;
 use crate::engine::database::MongoDatabase;
@@ -42,7 +43,7 @@ impl MongoDatabase {
     }
 
     /// Whether all documents of a commit were written. The bulk is ordered, so it is enough to find the last document. That document
-    /// contains records, and a snapshot never removes the records of the newest commit.
+    /// contains records. A snapshot of the catalog replaces older records, but never those of the newest commit.
     async fn is_whole(&self, fence: &Fence) -> MongoResult<bool> {
         if !fence.has_content() {
             return Ok(true);
@@ -132,7 +133,7 @@ impl MongoDatabase {
         Ok(())
     }
 
-    /// Removes documents that older commits left at or above the seqs that a commit writes.
+    /// Removes strays: in each topic that a commit writes to, the documents of older commits whose seq is the commit's first seq or higher.
     pub(crate) async fn remove_strays(&self, fence: &Fence) -> MongoResult<()> {
         let stray =
             |from, to| doc! { "_id": { "$gte": from, "$lte": to }, "commit": { "$lt": fence.number as i64 } };

@@ -33,7 +33,7 @@ pub struct MongoDatabase {
     pub(crate) collections: Collections,
     pub(crate) options: MongoOptions,
     pub(crate) term: u64,
-    /// Identifies this engine's fences.
+    /// Identifies this engine as the writer of a commit; stored in the commit's fence (`fence.rs`).
     pub(crate) writer_token: [u8; 16],
     /// The bits that mark the ids which engines of this store generated.
     pub(crate) id_mark: u64,
@@ -103,8 +103,10 @@ impl MongoDatabase {
     pub(crate) async fn leader_name(&self) -> String {
         let lease = crate::engine::lease::MongoLease::new(self.collections.clone());
         match lease.read().await {
-            Ok(Some(record)) if !record.is_released() => format!("{} (term {})", record.address, record.term),
-            _ => "a process with an unknown address".to_owned(),
+            Ok(Some(record)) if !record.is_released() => {
+                format!("the leader is {} (term {})", record.address, record.term)
+            }
+            _ => "the address of the leader is unknown".to_owned(),
         }
     }
 
@@ -127,7 +129,7 @@ impl MongoDatabase {
         }
     }
 
-    /// Runs the background work: the probe, snapshots, and the derived collections.
+    /// Runs the background work: the probe, snapshots of the catalog, and the derived collections.
     pub(crate) async fn run_background(self: Arc<Self>) {
         tokio::join!(self.availability.run_probe(|| self.probe_writes()), self.run_writes());
     }
@@ -182,7 +184,7 @@ impl MongoDatabase {
     async fn write_snapshot(&self) {
         let Some(wanted) = self.snapshots.take_wanted() else { return };
         if let Err(error) = snapshots::write(&self.collections, &self.options, &wanted).await {
-            tracing::warn!("a snapshot will be written later: {}", reason(&error));
+            tracing::warn!("the state of topics and groups will be saved later: {}", reason(&error));
             self.snapshots.put_back(wanted);
         }
     }

@@ -23,7 +23,7 @@ const MAX_TICKETS: usize = 10_000;
 
 /// No ticket can be issued now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("too many unused tickets: try again in a few seconds")]
+#[error("too many tickets were issued in the last 30 s: try again in a few seconds")]
 pub(crate) struct TooManyTickets;
 
 /// The issued tickets.

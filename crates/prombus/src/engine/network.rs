@@ -63,7 +63,7 @@ pub struct NetworkEngine<D: RemoteDatabase> {
     runtime: Option<Runtime>,
 }
 
-/// A runtime for an engine, and for its database before the engine is opened.
+/// Creates the runtime of an engine. The engine's database may use it before the engine starts.
 ///
 /// # Errors
 /// When no thread can be started.
@@ -158,7 +158,8 @@ impl<D: RemoteDatabase> Engine for NetworkEngine<D> {
         batch: &AppendBatch<'_>,
         _outcomes: &mut Vec<Published>,
     ) -> Result<Appended, StoreError> {
-        // Prepares the events before taking the lock, so that they are encoded while the previous commit is in flight.
+        // Encodes the events here, not in the committer, so that this happens while the previous commit is in flight; and not under
+        // the lock, so that other callers do not wait.
         let has_room = self.connection.leader.lock().has_room();
         let prepare = |event| self.connection.database.prepare(event);
         let prepared = if has_room { batch.events.iter().map(prepare).collect() } else { Vec::new() };

@@ -351,7 +351,7 @@ impl Runner {
     /// Handles a bus that has stopped writing.
     fn bus_stopped(&mut self, reason: &Unavailable) {
         if let Unavailable::Deposed(leader) = reason {
-            tracing::warn!("this process no longer leads {}; new leader: {leader}", self.store.location());
+            tracing::warn!("this process no longer leads {}: {leader}", self.store.location());
             self.machine.deposed(self.now());
             // Publishes the new role, then closes the bus.
             self.follow_machine();

@@ -4,7 +4,7 @@
 //! number follows the newest one. So only the newer of two engines can write, and a commit that is sent twice is applied once.
 //! Topic numbers are never reused. Ids and commit times continue where the previous engine ended.
 
-use super::lease::LeaseTable;
+use super::lease::SharedLeaseRecord;
 use super::topic_events::TopicEvents;
 use crate::engine::network::{Change, CommitAnswer, EventDocument, FoundState};
 use crate::engine::outcomes::Published;
@@ -26,7 +26,7 @@ pub struct Database {
     tables: Arc<Mutex<Tables>>,
     /// A part of every id that engines of this database generate.
     id_mark: u64,
-    lease: LeaseTable,
+    lease: SharedLeaseRecord,
     /// The term of the engine that is opened with this handle; `None` means the next term.
     lead_term: Option<u64>,
 }
@@ -97,7 +97,7 @@ impl Database {
         Self {
             tables: Arc::new(Mutex::new(tables)),
             id_mark: mark >> 42,
-            lease: LeaseTable::default(),
+            lease: SharedLeaseRecord::default(),
             lead_term: None,
         }
     }
@@ -122,7 +122,7 @@ impl Database {
         Self { lead_term: Some(term), ..self.clone() }
     }
 
-    pub(super) fn lease(&self) -> &LeaseTable {
+    pub(super) fn lease(&self) -> &SharedLeaseRecord {
         &self.lease
     }
 

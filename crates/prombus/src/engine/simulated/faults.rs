@@ -13,14 +13,15 @@ pub struct NetworkOptions {
     pub commit_latency_us: RangeInclusive<u64>,
     /// The round-trip time of a read, in microseconds of real time. Reads may overtake each other.
     pub read_latency_us: RangeInclusive<u64>,
-    /// After this many microseconds without a response the engine looks for its fence.
+    /// If a commit gets no response for this many microseconds, the engine looks for the commit's fence: the entry in the
+    /// database that shows that it was applied.
     pub answer_timeout_us: u64,
     /// The probability that a commit is applied and its response is lost.
     pub lost_answers: f64,
     /// The probability that a commit is lost before it is applied.
     pub lost_requests: f64,
-    /// The probability that a commit arrives late: after the engine has looked for its fence in vain, and before it sends the
-    /// commit again.
+    /// The probability that a commit arrives late: after the engine has looked for the commit's fence in vain, and before the
+    /// engine sends the commit again.
     pub late_requests: f64,
     /// The probability that a short outage precedes a commit.
     pub outages: f64,

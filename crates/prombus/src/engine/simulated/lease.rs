@@ -1,14 +1,14 @@
-//! The lease record of the simulated database.
+//! The leader lease of the simulated database.
 
 use crate::engine::LeaseRecord;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// The lease record. Clones refer to the same record.
+/// The record of the leader lease. Clones refer to the same record.
 #[derive(Clone, Default)]
-pub(super) struct LeaseTable(Arc<Mutex<Option<LeaseRecord>>>);
+pub(super) struct SharedLeaseRecord(Arc<Mutex<Option<LeaseRecord>>>);
 
-impl LeaseTable {
+impl SharedLeaseRecord {
     pub(super) fn read(&self) -> Option<LeaseRecord> {
         self.0.lock().clone()
     }

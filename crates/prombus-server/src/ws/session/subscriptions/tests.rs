@@ -1,4 +1,4 @@
-//! Tests when a session returns events that are being read for it to its group.
+//! Tests when a session gives up events that are still being read for it, so that they can go to other members of the group.
 
 use super::super::delivery_rate::DeliveryRate;
 use super::Subscriptions;
@@ -124,7 +124,7 @@ impl Waiting {
 }
 
 #[test]
-fn without_room_events_that_are_being_read_go_to_other_members() {
+fn events_that_are_being_read_go_to_other_members_if_there_is_no_room() {
     let mut it = Waiting::new();
     let most = it.gateway.options.connections.max_queued_bytes;
     it.out.put_binary(&vec![0; most]);
@@ -143,7 +143,7 @@ fn without_room_events_that_are_being_read_go_to_other_members() {
 }
 
 #[test]
-fn over_the_rate_events_that_are_being_read_go_to_other_members() {
+fn events_that_are_being_read_go_to_other_members_if_the_rate_is_exceeded() {
     let mut it = Waiting::new();
     it.member.wake();
     let now = crate::clock::steady_ms();
