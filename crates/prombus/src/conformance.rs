@@ -135,7 +135,7 @@ macro_rules! conformance_suite {
                 an_event_that_is_given_up_is_a_dead_letter_at_once,
                 an_event_that_times_out_becomes_a_dead_letter,
                 an_event_whose_members_are_lost_becomes_a_dead_letter,
-                the_limit_of_attempts_is_that_of_the_next_member,
+                a_member_with_a_lower_limit_gives_up_an_event_that_others_tried,
                 dead_letters_of_two_groups_do_not_collide,
                 events_that_fail_in_a_dead_letter_topic_are_parked,
                 a_group_on_dead_letters_gets_them_as_they_arrive,
@@ -175,7 +175,7 @@ macro_rules! conformance_suite {
                 dead_letter_topics_match_only_patterns_that_name_them,
                 an_event_that_two_patterns_match_is_delivered_once,
                 a_member_with_other_topics_gets_a_conflict,
-                after_id_with_several_topics_starts_at_the_events_ts,
+                after_id_starts_other_topics_at_the_ts_of_the_event,
                 topics_of_a_group_are_read_in_commit_order,
             ]
             filters: [

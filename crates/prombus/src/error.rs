@@ -190,8 +190,8 @@ pub enum ReadError {
     /// The topic has no event with this id.
     #[error("there is no event with the id {0}")]
     UnknownId(Uuid),
-    /// A position that this store never returned.
-    #[error("the position is not one of this server's events")]
+    /// A position that this store cannot have returned.
+    #[error("this server cannot have issued this position")]
     UnknownPosition,
     /// The keys of the topic take more memory than is allowed.
     #[error(

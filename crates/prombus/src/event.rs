@@ -97,7 +97,7 @@ impl Event {
         self.body().has_tag(tag)
     }
 
-    /// The payload as JSON text, exactly as it was published.
+    /// The payload as JSON text, as it was published, except for whitespace around it and line breaks between tokens.
     pub fn payload(&self) -> &str {
         self.body().payload().unwrap_or("null")
     }
@@ -183,7 +183,8 @@ impl Delivery {
         self.item().attempt
     }
 
-    /// Why the event was redelivered; `None` on the first attempt.
+    /// Why the event was redelivered. On attempt 1 it is `None`, or `ServerRestarted` if the event may have been delivered before
+    /// a restart.
     pub fn reason(&self) -> Option<RedeliveryReason> {
         self.item().reason
     }
@@ -301,7 +302,7 @@ impl Future for Settling {
     }
 }
 
-/// Events that were read, not delivered: they have no leases and are not settled.
+/// Events that were read, not delivered: they have no leases and need no ack.
 #[derive(Clone, Debug)]
 pub struct Page {
     /// The events, in order.

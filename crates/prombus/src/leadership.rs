@@ -3,13 +3,13 @@
 //!
 //! ```text
 //! LeaseMachine (pure) ◄── Runner ──► SharedStore: lease record, engine
-//!                           │
-//!                           ├──► Role, for the server     ├──► Bus of the term that this process leads
+//!                           ├──► Role, for the server
+//!                           ├──► Bus of the term that this process leads
 //!                           └──► LeasingGate of that bus
 //! ```
 //!
-//! The lease keeps two processes from leading at once. The engine's fence, not the lease, guarantees that only one of them
-//! writes.
+//! The lease normally keeps two processes from leading at once, but it cannot guarantee it: a process may be suspended while it
+//! leads. The engine's fence guarantees that only one of them writes.
 
 mod handle;
 mod held_lease;

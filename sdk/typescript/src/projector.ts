@@ -134,7 +134,7 @@ interface Position {
 }
 
 const MAX_ATTEMPTS = 1000;
-/** Limits of the server. */
+/** The default payload limit of a server, and its limit for keys. */
 const MAX_STATE_BYTES = 1 << 20;
 const MAX_KEY_BYTES = 1024;
 
@@ -237,7 +237,7 @@ export class Projector<S, T = unknown> {
         const batch: Delivery[] = [];
         pull = await this.#gather(consumer, pull, batch);
         if (await this.#apply(batch)) continue;
-        // An input is missing: another member, or a lost connection of this member, still has its lease.
+        // An input is missing, because another member or a lost connection of this member still has its lease; or a failed input could not be made a dead letter.
         await consumer.close();
         pull = undefined;
         consumer = await this.#retry(() => this.#join());
@@ -262,7 +262,7 @@ export class Projector<S, T = unknown> {
   /** Folds inputs in order, publishes the changed states, and acks. Returns false if an input was not folded and must be redelivered. */
   async #apply(batch: Delivery[]): Promise<boolean> {
     const done: Delivery[] = [];
-    let isInOrder = true;
+    let isComplete = true;
     for (const delivery of batch) {
       const { event } = delivery;
       if (event.seq <= (this.#position?.seq ?? 0)) {
@@ -271,7 +271,7 @@ export class Projector<S, T = unknown> {
         continue;
       }
       if (!(await this.#isNext(event.seq))) {
-        isInOrder = false;
+        isComplete = false;
         break;
       }
       const error = this.#change(event.id, () => this.#projection.fold(event as StoredEvent<T>, this.states));
@@ -281,7 +281,7 @@ export class Projector<S, T = unknown> {
       } else {
         // The dead letter must be durable before the position passes this input: a crash must not lose it.
         if (!(await this.#makeDeadLetter(delivery, error))) {
-          isInOrder = false;
+          isComplete = false;
           break;
         }
         this.counts.rejected += 1;
@@ -290,11 +290,11 @@ export class Projector<S, T = unknown> {
     }
     await this.#flush();
     await Promise.all(done.map((delivery) => this.#ack(delivery)));
-    return isInOrder;
+    return isComplete;
   }
 
   /**
-   * Makes an input a dead letter. Returns false if it is not known to be one. A repetition after redelivery does not create a second
+   * Makes an input a dead letter. Returns false if the server has not confirmed the dead letter as stored. A repetition after redelivery does not create a second
    * dead letter.
    */
   async #makeDeadLetter(delivery: Delivery, reason: string): Promise<boolean> {
@@ -488,7 +488,7 @@ async function orFromEarliest<R>(start: Start, act: (start: Start) => Promise<R>
   }
 }
 
-/** Throws if the server would refuse the state. */
+/** Throws if a server with default limits would refuse the state. */
 function check(key: string, state: unknown): void {
   if (key === "" || bytes(key) > MAX_KEY_BYTES) throw new Error(`a key must have 1 to ${MAX_KEY_BYTES} bytes`);
   const size = bytes(JSON.stringify(state) ?? "null");

@@ -227,8 +227,9 @@ const STORAGE: &[Setting] = &[
     whole("storage.memory_bytes", 64 << 10..=u64::MAX, |s| &mut s.bus.memory_bytes,
         "Maximum memory for events with store = \"memory:\". At the limit, publishes are refused with \
          storage_full. Indexes, remembered ids, compaction and a reserve for group state need additional memory, which the \
-         limit does not include: up to an eighth of the limit + 80 MiB. A single publish may use an eighth of the limit, at \
-         least 2 MiB and at most 64 MiB; if the limit is below 4 MiB, half of it."),
+         limit does not include: up to 80 MiB plus an eighth of the limit. The maximum size of a single publish is an \
+         eighth of the limit, but never more than 64 MiB and never less than 2 MiB (half the limit, if the limit is below \
+         4 MiB)."),
 ];
 
 #[rustfmt::skip]

@@ -21,7 +21,7 @@ pub struct TomlFile {
 /// Parses the text of a config file.
 ///
 /// # Errors
-/// One line when the text is not TOML.
+/// A message of one line if the text is not valid TOML.
 pub fn read(file: &str, text: &str) -> Result<TomlFile, String> {
     let not_toml = |error: toml::de::Error| {
         let line = error.span().map_or(1, |span| line_at(text, span.start));
@@ -65,7 +65,8 @@ impl Walk<'_> {
                 Some(Defined::Table) => match value.as_table() {
                     Some(inner) => self.table(&defined, &path, inner),
                     None => {
-                        self.problems.add(&path, format!("is a table: write [{path}] and its keys below"));
+                        self.problems
+                            .add(&path, format!("must be a table: write [{path}] and its keys below"));
                     }
                 },
                 Some(Defined::Tables) => self.tables(&defined, &path, value),
@@ -74,7 +75,8 @@ impl Walk<'_> {
     }
 
     fn tables(&mut self, defined: &str, path: &str, value: &DeValue<'_>) {
-        let expected = format!("is a list of tables: write [[{path}]] and the keys of one below");
+        let expected =
+            format!("must be a list of tables: write [[{path}]] for each table, and its keys below");
         let Some(array) = value.as_array() else { return self.problems.add(path, expected) };
         for (number, element) in array.iter().enumerate() {
             let element_path = format!("{path}[{number}]");
@@ -216,10 +218,10 @@ mod tests {
     fn a_table_in_the_wrong_form_is_reported_with_the_right_form() {
         assert_eq!(
             problems("limits = 5"),
-            ["p.toml:1: limits: is a table: write [limits] and its keys below"]
+            ["p.toml:1: limits: must be a table: write [limits] and its keys below"]
         );
         assert!(problems("[topic]\nname = \"a\"")[0].contains("write [[topic]]"));
-        assert!(problems("topic = [1]")[0].starts_with("p.toml:1: topic[0]: is a list of tables"));
+        assert!(problems("topic = [1]")[0].starts_with("p.toml:1: topic[0]: must be a list of tables"));
     }
 
     #[test]

@@ -62,13 +62,13 @@ fn a_redrive_needs_yes_and_publishes_only_selected_events() {
     assert_eq!(server.count("orders"), 0);
     let said = server.ok(&[&redrive[..], &["--yes", "--limit", "2"]].concat());
     assert!(
-        said.starts_with("2 events published again; 0 skipped, because they were redriven before"),
+        said.starts_with("2 events published again; 0 had been redriven before and were skipped"),
         "{said}"
     );
     // The limit counts only new events.
     let said = server.ok(&[&redrive[..], &["--yes", "--limit", "2"]].concat());
     assert!(
-        said.starts_with("1 events published again; 2 skipped, because they were redriven before"),
+        said.starts_with("1 events published again; 2 had been redriven before and were skipped"),
         "{said}"
     );
     let events = server.events("orders");
@@ -100,7 +100,7 @@ fn a_redrive_that_is_killed_and_repeated_publishes_each_dead_letter_once() {
     let before = server.count("orders");
     let said = server.ok(&["dlq", "redrive", "orders", "--yes", "--rate", "100000"]);
     let expected = format!(
-        "{} events published again; {before} skipped, because they were redriven before\n",
+        "{} events published again; {before} had been redriven before and were skipped\n",
         LETTERS - before
     );
     assert_eq!(said, expected);
@@ -133,12 +133,12 @@ fn an_event_that_fails_repeatedly_is_skipped_after_max_redrives() {
             if round < 3 {
                 assert_eq!(
                     said,
-                    format!("1 events published again; {round} skipped, because they were redriven before\n")
+                    format!("1 events published again; {round} had been redriven before and were skipped\n")
                 );
             } else {
                 assert!(
                     said.starts_with(
-                        "0 events published again; 3 skipped, because they were redriven before; 1 skipped"
+                        "0 events published again; 3 had been redriven before and were skipped; 1 skipped"
                     ),
                     "{said}"
                 );

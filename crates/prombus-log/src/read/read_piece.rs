@@ -88,7 +88,7 @@ impl PieceRead<'_> {
                 // The file as a whole cannot be read, so all events of the piece are unreadable.
                 self.unreadable_events(self.from.max(piece.first_seq), piece.last_seq, &[], source)
             })?;
-        // The file is too short. Zeros in place of the missing bytes are found as damage.
+        // If the file is too short, zeros replace the missing bytes, and are found as damage.
         buffer[read..].fill(0);
         Ok(self.log.read_pool.share(buffer))
     }

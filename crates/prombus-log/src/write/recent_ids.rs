@@ -27,7 +27,7 @@ pub(crate) struct IdTable {
     /// The upper 32 bits are bits of the hash. The lower 32 bits are the place in `ids`, counted from 1. Zero is an empty
     /// slot. At most half of the slots are used.
     slots: Vec<u64>,
-    /// The highest time-ordered id. Higher ones are not in the table.
+    /// The highest UUIDv7 in the table. `get` need not search for a higher UUIDv7.
     last_ordered: EventId,
 }
 

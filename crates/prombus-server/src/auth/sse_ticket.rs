@@ -47,7 +47,9 @@ pub(crate) enum TicketRefused {
     Used,
     #[error("the ticket was already used, or was issued before a restart of the server: get a new one")]
     Unknown,
-    #[error("the ticket was not used in time: its first use must come within 30 s and without Last-Event-ID")]
+    #[error(
+        "the ticket has not been used yet: its first use must come within 30 s and without Last-Event-ID"
+    )]
     NeverUsed,
     #[error("the ticket's token is no longer valid")]
     Revoked,

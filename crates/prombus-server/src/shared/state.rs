@@ -13,6 +13,6 @@ pub(super) struct SharedState {
     pub(super) parts: Arc<GatewayParts>,
     pub(super) metrics: Arc<SharedStoreMetrics>,
     pub(super) duties: watch::Receiver<Duty>,
-    /// The stop signal of the process; each term has its own.
+    /// The stop signal of the process. Each term in which this gateway leads has a separate stop signal (see `Duty::Leading`).
     pub(super) stopping: Stopping,
 }

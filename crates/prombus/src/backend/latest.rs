@@ -22,8 +22,8 @@ pub struct LatestQuery {
     pub at_ts: Option<i64>,
     /// Returns only events after this seq, to continue where a page ended.
     pub after_seq: u64,
-    /// Returns only events up to this seq: pages after the first pass the position of the first page. Keys that have newer events
-    /// are left out; a consumer that reads the topic after that position receives those events.
+    /// Returns only events up to this seq. For the second and later pages, set it to the seq of the first page's position. Keys that
+    /// have newer events are left out; a consumer that reads the topic after that position receives those events.
     pub to_seq: Option<u64>,
     /// Whether to return the tombstones of deleted keys as well.
     pub with_deleted: bool,
@@ -45,7 +45,7 @@ pub struct EventPosition {
 pub struct LatestPage {
     /// The events.
     pub events: EventBatch,
-    /// The newest event that the result includes. `None` when the topic never had an event.
+    /// The newest event that the result covers. `None` if it covers no event.
     pub position: Option<EventPosition>,
     /// The number of keys of the topic that are not deleted.
     pub key_count: u64,

@@ -140,7 +140,8 @@ impl BusBuilder {
 
     /// Maximum memory of the events of an in-memory bus. Beyond it, publishes fail as on a full disk. Default: 4 GiB.
     ///
-    /// One publish may take an eighth of it, at least 2 MiB and at most 64 MiB; if it is below 4 MiB, half of it. Ids chosen by publishers
+    /// The maximum size of one publish is an eighth of it, but never more than 64 MiB and never less than 2 MiB (half of it, if it
+    /// is below 4 MiB). Ids chosen by publishers
     /// are remembered after their events were cleaned, as long as these ids fit into a sixteenth of it.
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.memory_bytes = bytes;

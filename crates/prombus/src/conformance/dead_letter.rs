@@ -103,7 +103,7 @@ pub async fn an_event_whose_members_are_lost_becomes_a_dead_letter(bus: Bus) {
 }
 
 /// A member with a lower limit of attempts gives up an event that others have tried as often as its limit.
-pub async fn the_limit_of_attempts_is_that_of_the_next_member(bus: Bus) {
+pub async fn a_member_with_a_lower_limit_gives_up_an_event_that_others_tried(bus: Bus) {
     publish_numbers(&bus, "orders", 2).await;
     let patient = bus.subscribe("orders", "billing").from_earliest().max_attempts(10).batch_size(1);
     let mut patient = patient.await.expect("subscribes");

@@ -123,7 +123,7 @@ pub async fn a_member_with_other_topics_gets_a_conflict(bus: Bus) {
 
 /// `afterId` with several topics starts after the event in its own topic, and at the event's `ts` in the
 /// others.
-pub async fn after_id_with_several_topics_starts_at_the_events_ts(bus: Bus) {
+pub async fn after_id_starts_other_topics_at_the_ts_of_the_event(bus: Bus) {
     let mut ids = Vec::new();
     for (name, ts) in [("a", 1_000), ("b", 1_500), ("a", 2_000), ("b", 2_500), ("a", 3_000)] {
         ids.push(bus.publish(name, &ts).ts(ts).await.expect("publishes").id);

@@ -181,7 +181,8 @@ impl Consumer {
         Self { subscription: subscribe.topic.clone(), group: subscribe.group.clone() }
     }
 
-    /// The group's name in the marks of a topic's events. It is unambiguous because topic and group names contain no slash.
+    /// The group name that marks of this topic's events contain: the group's own name if it subscribed to exactly this topic,
+    /// otherwise `<subscription>/<group>`. The two forms cannot collide, because names of topics and groups contain no slash.
     fn of(&self, topic: &Topic) -> String {
         if *topic == *self.subscription.as_str() {
             self.group.clone()

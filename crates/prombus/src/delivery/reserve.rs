@@ -1,4 +1,4 @@
-//! Reserving: a member takes fresh seqs to read them. Seqs that it does not deliver return to the front.
+//! Reserving: a member takes fresh seqs to read them. Reserved seqs that are not delivered to it become fresh again, in seq order.
 
 use super::group::Group;
 use super::member::{MemberId, ReservedRange};
@@ -11,9 +11,9 @@ impl Group {
     /// Reserves events that a member may read now, at most `want`: due redeliveries go into `redelivered`, ranges of fresh
     /// seqs into `reserved`. No lease runs yet: [`hand_out`](Self::hand_out) and [`deliver`](Self::deliver) lease the events
     /// that were read. With `scan`, for a member that filters events, about that many fresh seqs are reserved even if `want` is
-    /// lower. Returns how many of the reserved fresh seqs the member may deliver.
+    /// lower. Returns how many events of the reserved fresh seqs may be delivered to the member.
     ///
-    /// A member must have only one such pull open at a time.
+    /// A member may have only one pull (from `reserve` until its events are delivered or given back) open at a time.
     ///
     /// `durable` is the newest durable generation of the group's records.
     #[expect(
@@ -55,7 +55,7 @@ impl Group {
         allowed
     }
 
-    /// The most seqs that a pull of several topics reserved of each. If a reserved range has this length, its topic may have
+    /// The maximum number of seqs that the last pull from several topics could reserve in each topic. If a reserved range has this length, its topic may have
     /// more.
     pub fn share(&self) -> u64 {
         self.share
@@ -108,7 +108,7 @@ impl Group {
         reserved: &mut Vec<ReservedRange>,
     ) {
         let mut left = u64::from(most);
-        // A member that scans many events at once must not wait for a mark each time.
+        // A member that scans many events at once must not wait for a new lease mark each time.
         let ahead = self.mark_ahead.max(2 * left);
         let mut above_mark = 0;
         while left > 0 {

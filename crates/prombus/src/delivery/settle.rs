@@ -32,7 +32,8 @@ pub enum AckOutcome {
 }
 
 impl Group {
-    fn is_from(&self, sender: Sender, position: Position) -> Option<UnsettledState> {
+    /// The state of the event, if the sender may settle it.
+    fn state_for(&self, sender: Sender, position: Position) -> Option<UnsettledState> {
         let unsettled = self.unsettled.get(&position)?;
         let is_theirs = match sender {
             Sender::Member(member) => member == unsettled.holder,
@@ -49,7 +50,7 @@ impl Group {
 
     /// Settles an event.
     pub fn ack(&mut self, sender: Sender, position: Position) -> AckOutcome {
-        if self.is_from(sender, position).is_none() {
+        if self.state_for(sender, position).is_none() {
             self.counters.stale += 1;
             return AckOutcome::Stale;
         }
@@ -70,7 +71,7 @@ impl Group {
         error: Option<&str>,
         now: Millis,
     ) -> AckOutcome {
-        let Some(state) = self.is_from(sender, position) else {
+        let Some(state) = self.state_for(sender, position) else {
             self.counters.stale += 1;
             return AckOutcome::Stale;
         };
@@ -92,7 +93,7 @@ impl Group {
             self.sweep_timers();
         }
         if delay == 0 {
-            // The event is due now. If a member waits for events, the start of the next attempt goes into the same record.
+            // The event is due now. If a member waits for events, the start of the next attempt is written in the same record as this nack.
             self.advance(now);
         }
         AckOutcome::Counted
@@ -100,7 +101,7 @@ impl Group {
 
     /// Gives up an event at once.
     pub fn nack_dead(&mut self, sender: Sender, position: Position, error: Option<&str>) -> AckOutcome {
-        let Some(state) = self.is_from(sender, position) else {
+        let Some(state) = self.state_for(sender, position) else {
             self.counters.stale += 1;
             return AckOutcome::Stale;
         };
@@ -124,10 +125,11 @@ impl Group {
         extend_ms: Millis,
         now: Millis,
     ) -> Option<Millis> {
-        self.is_from(sender, position).filter(|&state| state == UnsettledState::Leased)?;
+        self.state_for(sender, position).filter(|&state| state == UnsettledState::Leased)?;
         let unsettled = self.unsettled.get_mut(&position)?;
         let deadline = now.saturating_add(extend_ms.max(EXTENSION_MIN_MS));
-        // A later end is noticed when the old timer fires, unless that fired while the member was held.
+        // If the end moves later, the old timer notices it when it fires. A new timer is needed if the end moves earlier, or if the
+        // old timer has already fired because the server was not reading from the member (`is_held`).
         if deadline < unsettled.at || unsettled.at <= now {
             self.timers.add(deadline, position);
         }

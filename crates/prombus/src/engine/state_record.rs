@@ -59,7 +59,7 @@ pub enum StateRecord {
         made_ms: i64,
         /// The group is deleted after this many milliseconds without members.
         expire_ms: Option<u64>,
-        /// The topics that existed at that time, each with the seq after which the group starts. In other topics the group starts
+        /// The topics that existed when the group was created, each with the seq after which the group starts. In other topics the group starts
         /// at the first event.
         starts: Vec<(TopicId, u64)>,
     },
@@ -121,7 +121,8 @@ const TOPIC_DELETED: u32 = 7;
 const PROGRESS_2: u32 = 8;
 /// A group with an expiry time. Older versions do not know this tag and refuse to open the log.
 const MADE_2: u32 = 9;
-/// Older versions do not know this tag and refuse to open the log, so it is written only when a value is stored.
+/// A stored value. Older versions do not know this tag and refuse to open the log; a log without stored values does not
+/// contain it.
 const KEPT: u32 = 16;
 
 impl StateRecord {

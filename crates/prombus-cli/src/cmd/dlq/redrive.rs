@@ -84,7 +84,7 @@ async fn publish(
     let Republisher { published, duplicates, .. } = copies;
     writeln!(
         stdout(),
-        "{published} events published again; {duplicates} skipped, because they were redriven before{}",
+        "{published} events published again; {duplicates} had been redriven before and were skipped{}",
         skipped.text(args)
     )?;
     if let Err(error) = redriven {

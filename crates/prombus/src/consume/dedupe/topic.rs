@@ -1,4 +1,5 @@
-//! Marks as events of a topic: as durable as the bus, without another store.
+//! Stores marks (records that a group has processed an event) as events of a topic. They are as durable as the bus and need no
+//! other store.
 //!
 //! A mark is an event with its own key and an id derived from topic, group and event, so that publishing it again adds
 //! nothing. An expired mark gets a tombstone (`null` with its key), after which compaction of the topic can remove both. All

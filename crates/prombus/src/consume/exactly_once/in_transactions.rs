@@ -1,6 +1,6 @@
 //! Handlers whose effects and marks commit in one transaction, for any database.
 //!
-//! The order survives a crash: mark, effect, commit, ack. A crash before the commit leaves neither mark nor effect, and the
+//! The steps are in an order that is safe at a crash: mark, effect, commit, ack. A crash before the commit leaves neither mark nor effect, and the
 //! event is redelivered. A crash after it leaves both; if the event is redelivered, it has its mark and is only acked.
 
 use super::Consumer;
@@ -64,7 +64,7 @@ pub trait EffectStore: Send + Sync + 'static {
         events: &'a [EventOnce],
     ) -> BoxFuture<'a, Result<Vec<EventFate>, TransactionTrouble>>;
 
-    /// Deletes marks of these events that have expired.
+    /// Deletes the expired marks among those of these events.
     fn forget(&self, settled: Vec<SettledEvents>) -> BoxFuture<'_, Result<(), String>>;
 }
 
@@ -84,7 +84,7 @@ impl Subscribe {
             since_marks_removed: REMOVE_MARKS_EVERY,
             store,
         };
-        // Deliveries are settled before the next are handled, so a pull needs no more of them than one transaction.
+        // All deliveries of a pull are settled before the next pull, so a pull takes at most as many as fit in one transaction.
         let subscription = match worker.store.events_per_transaction() {
             0 | 1 => self.join().await?,
             events => self.batch_size(events).join().await?,

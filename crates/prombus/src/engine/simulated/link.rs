@@ -88,7 +88,8 @@ impl RemoteDatabase for SimulatedLink {
         self.outage.subscribe()
     }
 
-    /// When the response does not arrive, it is unknown whether the commit was applied. The fence then tells.
+    /// When the response does not arrive, it is unknown whether the commit was applied. The database is then asked for the
+    /// commit's fence, the entry that every applied commit leaves.
     async fn commit(&self, commit: &PendingCommit) -> Result<CommitAnswer, CommitError> {
         let outage = self.random.lock().outage(&self.options);
         if let Some(outage) = outage

@@ -59,7 +59,7 @@ impl SimulatedStore {
         Self { database: database.clone(), network, faults: Mutex::default() }
     }
 
-    /// Sets the fault of the next write of the lease record that has none yet. `None` makes that write succeed.
+    /// Queues a fault for one more write of the lease record, after those already queued. `None` gives that write no fault of its own.
     pub fn fault_of_next_write(&self, fault: Option<LeaseFault>) {
         self.faults.lock().writes.push_back(fault);
     }

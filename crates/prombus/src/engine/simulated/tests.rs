@@ -176,7 +176,7 @@ fn network_faults_neither_lose_nor_duplicate_events() {
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     engine.close(MayBlock::on_this_thread()).unwrap();
-    // 4 * 500 events without a chosen id, 4 * 333 more where no id was chosen, 2 * 167 chosen ids.
+    // 4 * 500 events `y`, 4 * 333 events `x` without an id, and 2 * 167 events `x` whose id two threads share.
     let last_seq = 4 * 500 + 4 * 333 + 2 * 167;
     assert_eq!(engine.last_seq(topic), last_seq);
     let appended = engine.appended_seq(topic).wait(MayBlock::on_this_thread());
@@ -375,7 +375,7 @@ fn a_deleted_topic_is_gone_and_its_number_is_not_reused() {
 }
 
 #[test]
-fn commit_times_are_complete_after_the_observer_was_told() {
+fn commit_times_are_complete_when_the_commit_is_durable() {
     let (engine, observer) = open(&Database::new(), NetworkOptions::default());
     let topic = engine.ensure_topic(&name("a")).unwrap();
     let appended = append(&engine, &[event(topic, None, b"x")]).unwrap();
