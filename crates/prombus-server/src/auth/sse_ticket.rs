@@ -102,7 +102,7 @@ struct Used {
     numbers: HashSet<u128>,
     /// In the order of their first uses, with the time at which each was issued.
     order: VecDeque<(i64, u128)>,
-    /// The latest time at which a forgotten ticket was issued. Of tickets issued up to this time, it is not known whether they
+    /// The latest time at which a forgotten ticket was issued. For tickets issued at or before this time, it is not known whether they
     /// were used.
     forgotten_ms: i64,
 }
