@@ -25,7 +25,7 @@ use std::time::Duration;
 /// If the server does not respond within a bulk's time limit plus this time, the outcome of the bulk is unknown.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest command that the server accepts as one document. Larger bulks are sent as a sequence of documents, which has no time limit
-/// on the server. If the server goes on writing such a bulk after its fence was voided, a later commit collides with these documents and
+/// on the server. If the server continues to write such a bulk after its fence was voided, a later commit collides with these documents and
 /// removes them.
 const COMMAND_BYTES_MAX: usize = 15_500_000;
 /// The largest message that the server accepts is 48,000,000 bytes.

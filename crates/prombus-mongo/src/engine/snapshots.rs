@@ -34,7 +34,7 @@ pub(crate) struct Snapshots {
     pub(crate) changed: Notify,
 }
 
-/// What was committed after the newest snapshot.
+/// The changes that were committed after the newest snapshot.
 #[derive(Debug, Default)]
 struct Since {
     commits: u64,

@@ -23,7 +23,7 @@ impl Deliveries {
         self.batch.items().len() - self.from
     }
 
-    /// Whether there are no deliveries.
+    /// Whether it contains no delivery.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
