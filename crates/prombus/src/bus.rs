@@ -22,8 +22,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// An event bus. A handle: clones share the bus. It closes with [`close`](Self::close), or when the last handle, the last
-/// subscription and the last handler are gone. A handler runs until it is unsubscribed or the bus is closed.
+/// A handle of an event bus; clones share the bus. The bus closes with [`close`](Self::close), or when its last handle,
+/// subscription and handler are gone. A handler runs until it is unsubscribed or the bus is closed.
 #[derive(Clone)]
 pub struct Bus {
     backend: Arc<dyn Backend>,
@@ -137,7 +137,7 @@ impl Bus {
         Ok(Ack { id, ok: true, err, stale: outcome == SettleOutcome::Stale })
     }
 
-    /// The cursor of a group: the event at its floor. `None` if the group does not exist.
+    /// The cursor of a group: the event at its floor, up to which all events are settled. `None` if the group does not exist.
     ///
     /// # Errors
     /// See [`GroupError`].
@@ -145,8 +145,8 @@ impl Bus {
         self.backend.cursor(topic, group).await
     }
 
-    /// Moves a group to just after an event (`last_id`), to the first event of a time (`last_ts`), or to the oldest event if the
-    /// cursor has neither.
+    /// Moves a group to just after an event (`last_id`), to the first event at or after a time (`last_ts`), or to the oldest
+    /// event if the cursor has neither.
     ///
     /// # Errors
     /// See [`GroupError`].
@@ -168,7 +168,7 @@ impl Bus {
         self.seek(topic, group, to).await
     }
 
-    /// Moves a group and voids all its leases. Resolves when the move is durable.
+    /// Moves a group to another position and voids all its leases. Resolves when the move is durable.
     ///
     /// # Errors
     /// See [`GroupError`].
@@ -210,7 +210,7 @@ impl Bus {
         self.backend.topics().await
     }
 
-    /// One group, if it exists.
+    /// One group; `None` if it does not exist.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -264,8 +264,8 @@ impl Bus {
         }
     }
 
-    /// The newest event of every key of a topic, without deleted keys, and the position in the topic at which this is the
-    /// state. A topic that does not exist has no keys.
+    /// Loads the state of a topic: the newest event of every key that is not deleted, and the position in the topic up to
+    /// which events are included. A topic that does not exist has no keys.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -273,7 +273,8 @@ impl Bus {
         State::load(&*self.backend, &topic_of(topic)?).await
     }
 
-    /// Loads the state of a topic, then follows the topic from that position: no event is missed, none is seen twice.
+    /// Loads the state of a topic, then follows the topic from the position of that state: no event is missed, none is seen
+    /// twice.
     ///
     /// # Errors
     /// See [`ReadError`].

@@ -5,16 +5,21 @@
 //! no clock, does no I/O, and knows neither events nor topics: a topic is a [`SourceId`], an event a seq. So a test can
 //! drive millions of random histories through it.
 //!
+//! Terms: a seq is *granted* when the machine was told that its event is durable, *fresh* if it is granted and no member has
+//! reserved it yet, and *settled* when the group needs no further delivery of its event. The *floor* of a topic is the highest
+//! seq up to which all seqs are settled. The *lease mark* of a topic is a durable upper bound of the seqs that the group has
+//! leased. Changes become durable in numbered records; the number of a record is its *generation*.
+//!
 //! | subject | file |
 //! |---|---|
 //! | the state of a group, of a topic, of a delivery, of a member | `group.rs`, `source.rs`, `lease.rs`, `member.rs` |
-//! | which seqs may be leased | `grant.rs` |
+//! | which seqs the group knows of | `grant.rs` |
 //! | which seqs a pull takes | `reserve.rs` |
 //! | leasing events to the member that read them | `deliver.rs` |
 //! | which events are redelivered, and when an attempt counts | `redeliver.rs` |
 //! | ack, nack, extension | `settle.rs`, `nack_backoff.rs` |
 //! | leases that expire, waits that end | `lease_expiry.rs`, `timers.rs` |
-//! | leases and reservations that are taken back | `give_back.rs` |
+//! | deliveries and reservations that are undone | `give_back.rs` |
 //! | members that join, leave, are lost, paused or held | `membership.rs` |
 //! | seeks and deleted topics | `seek.rs` |
 //! | events that are given up after too many attempts | `give_up_event.rs`, `give_up.rs` |
@@ -22,7 +27,7 @@
 //! | events that retention removed before the group received them | `cut.rs` |
 //! | events that cannot be read now | `unreadable.rs` |
 //! | the floor, and the settled ranges above it | `settled.rs` |
-//! | the durable upper bound of leased seqs | `mark_ahead.rs`, `lease_mark.rs` |
+//! | the lease mark | `mark_ahead.rs`, `lease_mark.rs` |
 //! | the changes that must become durable | `change.rs` |
 //!
 //! The types are in files that do not use [`Group`]; files with an `impl Group` import the types and [`Group`].
@@ -73,7 +78,7 @@ pub type Millis = u64;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceId(pub u32);
 
-/// An event of a group.
+/// Identifies an event within a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// The topic of the event.

@@ -74,7 +74,7 @@ pub enum OpenError {
     Led {
         /// The address of that process, if it is known.
         address: String,
-        /// The term of that process, from the fence in the store or from the lease record.
+        /// The number of that process's leadership (its term), as the store reports it.
         term: u64,
     },
     /// The store on the network cannot be used. The text says why, without credentials.
@@ -92,7 +92,7 @@ pub enum StoreError {
     /// The storage has no room.
     #[error("the storage is full")]
     Full,
-    /// The append alone exceeds the size of a batch.
+    /// This append alone is larger than a batch may be.
     #[error("{0}")]
     TooLarge(String),
     /// The topic does not exist, or was deleted.
@@ -219,13 +219,14 @@ pub enum ReadError {
     /// A bug in prombus.
     #[error("reading failed: {0}")]
     Failed(String),
-    /// The bus was closed.
+    /// The bus is not available.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
 }
 
 impl ReadError {
-    /// Whether a file could not be read. That may be temporary, so the caller must conclude nothing from it.
+    /// Whether a file could not be read. That may be temporary, so the caller must not conclude that events are damaged or
+    /// removed.
     pub fn is_unreadable(&self) -> bool {
         matches!(self, Self::Io(_) | Self::Unreadable { .. })
     }

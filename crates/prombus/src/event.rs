@@ -168,7 +168,7 @@ impl Delivery {
         &self.batch().items()[self.event.at]
     }
 
-    /// The position to settle it by.
+    /// The position that identifies the delivery when it is settled.
     pub(crate) fn position(&self) -> Position {
         self.item().position
     }
@@ -238,7 +238,8 @@ impl Delivery {
         drop(self.settle(Verdict::Release));
     }
 
-    /// Extends the lease: it expires this long from now, at least a second. Returns false when the lease is already over.
+    /// Extends the lease: it expires this long from now, at least a second and at most a day. Returns false if this member
+    /// does not hold the lease any more.
     pub fn extend(&self, by: Duration) -> bool {
         let extend_ms = u64::try_from(by.as_millis()).unwrap_or(u64::MAX).min(86_400_000);
         let mut outcomes = Vec::with_capacity(1);
@@ -275,8 +276,8 @@ pub struct Settled {
     pub stale: bool,
 }
 
-/// An ack or nack. It applies at once; awaiting it waits until it is durable. Without that it becomes durable with the next
-/// commit, within 10 ms.
+/// An ack or nack. It applies at once; awaiting it waits until it is durable. If it is not awaited, it becomes durable with
+/// the next commit, within 10 ms.
 pub struct Settling {
     ticket: DurableTicket,
     is_stale: bool,

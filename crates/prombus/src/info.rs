@@ -29,7 +29,8 @@ pub struct GroupInfo {
     pub group: String,
     /// When it was created, in milliseconds since 1970.
     pub made_ms: i64,
-    /// The group is deleted after this many milliseconds without members; set when it is created.
+    /// The group is deleted after this many milliseconds without members; set when it is created. `None` if the limit of
+    /// the bus (`group_expire_ms`) applies.
     pub expire_ms: Option<u64>,
     /// How many members it has now.
     pub members: usize,

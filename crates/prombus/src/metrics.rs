@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// One more than the bounds: the last bucket is for values above all bounds.
+    /// One bucket per bound, and a last one for values above all bounds.
     buckets: Box<[AtomicU64]>,
     /// An integer in thousandths, so that one atomic addition updates it.
     sum_thousandths: AtomicU64,
@@ -77,7 +77,8 @@ pub struct StoreFigures {
     pub events_unreadable: u64,
     /// Why these events cannot be read, in words.
     pub read_problem: Option<String>,
-    /// Damaged events that were found since it was opened; each counts once.
+    /// Damaged events that were found since it was opened. The log counts an event only the first time; an engine on the
+    /// network counts it again when it is read again.
     pub corrupt_events: u64,
 }
 
@@ -120,7 +121,7 @@ pub struct GroupFigures {
     pub lag: u64,
     /// Deliveries that members have not settled.
     pub in_flight: usize,
-    /// Those of members with a label, i.e. of members outside this process.
+    /// The part of `in_flight` that belongs to members with a label, i.e. to members outside this process.
     pub in_flight_outside: usize,
     /// How many members it has.
     pub members: usize,

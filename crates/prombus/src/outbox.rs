@@ -1,8 +1,9 @@
 //! The transactional outbox: a service writes events into its own database, in the same transaction as its business data,
 //! and a drainer publishes them later.
 //!
-//! Every committed row is published exactly once. A row is published under its own id, so a drainer that dies after the
-//! publish and before marking the row creates no second event. Only the drainer that holds a row can mark it.
+//! Every committed row is published exactly once, unless it is given up because it is invalid or all its attempts failed. A
+//! row is published under its own id, so a drainer that dies after the publish and before marking the row creates no second
+//! event. Only the drainer that holds a row can mark it.
 //!
 //! - [`OutboxStore`] holds the rows; [`SqliteOutbox`] (feature `sqlite`) is this crate's implementation.
 //! - [`OutboxPublisher`] publishes them; a [`Bus`](crate::Bus) is one.
@@ -147,14 +148,14 @@ pub trait OutboxStore: Send + Sync + 'static {
         reason: &'a str,
     ) -> BoxFuture<'a, Result<(), OutboxError>>;
 
-    /// Takes rows back from workers whose lease has expired. Returns how many.
+    /// Takes rows back from workers whose lease has expired. Returns the number of these rows.
     fn requeue_expired(&self) -> BoxFuture<'_, Result<u64, OutboxError>>;
 
-    /// Deletes sent rows whose retention time has passed. Returns how many.
+    /// Deletes sent rows whose retention time has passed. Returns the number of deleted rows.
     fn purge_sent(&self) -> BoxFuture<'_, Result<u64, OutboxError>>;
 
-    /// Waits until rows may be due. `idle_passes` is the number of consecutive passes that found none. By default it sleeps
-    /// for `interval`.
+    /// Waits until rows may be due. `idle_passes` is the number of consecutive passes that found no due row. The default
+    /// implementation sleeps for `interval`.
     fn wait_for_rows(&self, interval: Duration, idle_passes: u32) -> BoxFuture<'_, ()> {
         let _ = idle_passes;
         Box::pin(tokio::time::sleep(interval))

@@ -21,7 +21,8 @@ pub struct PublishBatch {
     events: Vec<BatchEvent>,
     /// The topics of the events, without consecutive repetitions. A topic can occur more than once.
     topics: Vec<Topic>,
-    /// The ts and the bytes of the last plain body's beginning: the next body most likely begins with the same bytes.
+    /// The ts of the last plain body (an event without key, headers and other options), and where its first bytes are: the
+    /// next plain body most likely begins with the same bytes.
     head: Option<(i64, Range<usize>)>,
     /// The buffer that payloads are serialized into before they are checked.
     scratch: Vec<u8>,
@@ -111,8 +112,8 @@ impl PublishBatch {
         pushed
     }
 
-    /// Adds an event whose payload is JSON text already. It is checked once and kept as it is; line breaks between tokens
-    /// become spaces.
+    /// Adds an event whose payload is JSON text already. The text is checked and then stored unchanged, except that
+    /// whitespace around it is removed and line breaks between its tokens become spaces.
     ///
     /// # Errors
     /// [`PublishError`] says what is wrong with the event; the batch is unchanged.
@@ -224,7 +225,7 @@ impl PublishBatch {
         put_body_topic(&mut self.bytes, topic);
     }
 
-    /// The topics of its events, at least once each.
+    /// The topics of its events. A topic may occur more than once.
     pub fn topics(&self) -> &[Topic] {
         &self.topics
     }

@@ -54,7 +54,7 @@ impl AppendedEvents {
         Self { commit: appended.commit, outcomes, late: appended.late }
     }
 
-    /// Called when the commit is reported.
+    /// Takes the outcomes. Called when the commit has been reported as durable.
     fn take_outcomes(&mut self) -> PublishResult {
         match self.late.take() {
             Some(late) => {
@@ -120,12 +120,12 @@ impl PlaceInLine {
 
 /// The queue in which batches wait for room in the engine.
 pub(crate) trait PublishLine: Send + Sync {
-    /// Appends a batch, or adds it to the queue.
+    /// Appends a batch to the engine, or adds it to the queue if the engine has no room.
     fn enter(self: Arc<Self>, batch: PublishBatch) -> Publishing;
-    /// Appends queued batches as long as there is room.
+    /// Appends queued batches to the engine as long as it has room.
     fn advance(&self);
-    /// Like [`advance`](Self::advance), but if another thread is advancing the queue, waits for it. Returns whether the
-    /// queue is empty; if not, there is no room.
+    /// Like [`advance`](Self::advance), but if another thread is advancing the queue, waits for it. Returns true if the
+    /// queue is empty, and false if the engine has no room.
     fn append_line(&self) -> bool;
     fn commits(&self) -> &Arc<CommitWatch>;
 }

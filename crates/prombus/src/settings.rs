@@ -77,11 +77,11 @@ pub struct TopicSettings {
     pub snapshot_interval_ms: u64,
     /// The snapshot topic; `None` for topics that are not compacted and for snapshot topics themselves.
     pub snapshot_topic: Option<Topic>,
-    /// Groups give up an event after this many attempts, unless the member sets its own number.
+    /// Groups give up an event after this many attempts, unless the member sets its own number. `None` for the default.
     pub max_attempts: Option<u32>,
-    /// At most this many events per second may be published through the server.
+    /// At most this many events per second may be published through the server. `None` for no limit.
     pub publish_rate: Option<f64>,
-    /// At most this many events may be published at once; by default the number allowed per second.
+    /// At most this many events may be published at once. `None` for the number allowed per second.
     pub publish_burst: Option<f64>,
 }
 
@@ -302,7 +302,7 @@ impl SettingsTable {
         own.chain(rules).collect()
     }
 
-    /// The topic whose snapshots go to this one.
+    /// The topic whose snapshots go to `topic`; `None` if `topic` is not a snapshot topic.
     fn snapshotted<'a>(&'a self, topic: &'a str) -> Option<&'a str> {
         let is_named = |(name, options): &(&str, &TopicOptions)| {
             options.snapshot_topic.as_deref() == Some(topic)

@@ -20,7 +20,7 @@ pub(crate) enum DatabaseError {
     NotDone(String),
 }
 
-/// A connection. A handle: clones share it.
+/// A handle of a connection; clones share the connection.
 #[derive(Clone)]
 pub(crate) struct Database {
     connection: Arc<Mutex<Connection>>,
@@ -46,7 +46,7 @@ impl Database {
         work(&mut self.connection.lock())
     }
 
-    /// Calls `work` with the connection, in a thread that may block. It runs to its end even if this future is dropped.
+    /// Calls `work` with the connection, in a thread that may block. `work` runs to its end even if this future is dropped.
     pub(crate) async fn call<T, F>(&self, work: F) -> Result<T, DatabaseError>
     where
         T: Send + 'static,

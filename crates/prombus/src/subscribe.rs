@@ -38,7 +38,7 @@ pub struct Subscription {
     /// Index of the first delivery of the batch that was not handed out.
     next: usize,
     pace: PullPace,
-    /// Whether another process took over the engine and the stream has returned that error.
+    /// Whether the stream has returned the error that another process leads the store.
     is_deposed: bool,
 }
 
@@ -71,8 +71,8 @@ impl Subscription {
         self.created
     }
 
-    /// The next delivery. Returns `None` when the bus is closed, the group is deleted or taken over, and after the error
-    /// that another process leads the engine.
+    /// The next delivery. Returns `None` when the bus is closed or the group is deleted or taken over. If another process
+    /// has become the leader of the store, returns that error first, then `None`.
     pub async fn next(&mut self) -> Option<Result<Delivery, GroupError>> {
         Wait::new(self).until_ready(Self::poll_delivery).await
     }

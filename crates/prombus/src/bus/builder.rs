@@ -140,9 +140,9 @@ impl BusBuilder {
 
     /// Maximum memory of the events of an in-memory bus. Beyond it, publishes fail as on a full disk. Default: 4 GiB.
     ///
-    /// The maximum size of one publish is an eighth of it, but never more than 64 MiB and never less than 2 MiB (half of it, if it
-    /// is below 4 MiB). Ids chosen by publishers
-    /// are remembered after their events were cleaned, as long as these ids fit into a sixteenth of it.
+    /// The maximum size of one publish is an eighth of this limit, but never more than 64 MiB and never less than 2 MiB
+    /// (half of the limit, if the limit is below 4 MiB). Ids chosen by publishers are remembered after their events were
+    /// cleaned, as long as these ids fit into a sixteenth of the limit.
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.memory_bytes = bytes;
         self
@@ -154,7 +154,7 @@ impl BusBuilder {
         self
     }
 
-    /// Leases events only while this gate is open: for a store that several processes share.
+    /// Leases events to members only while this gate is open. For a store that several processes share.
     pub fn leasing_gate(mut self, gate: Arc<LeasingGate>) -> Self {
         self.gate = Some(gate);
         self

@@ -52,7 +52,7 @@ pub async fn seek_forward_skips(bus: Bus) {
     assert_eq!(next(&mut orders).await.seq(), 5);
 }
 
-/// A seek voids all leases: acks from before it are stale.
+/// A seek voids all leases: acks and nacks of deliveries from before the seek are stale.
 pub async fn seek_voids_leases(bus: Bus) {
     publish_numbers(&bus, "orders", 3).await;
     let mut orders = one_by_one(&bus).await;

@@ -47,7 +47,7 @@ pub async fn a_poison_event_becomes_a_dead_letter_and_the_group_continues(bus: B
     assert_eq!((info.counters.dead_lettered, info.waiting, info.in_flight), (1, 0, 0));
 }
 
-/// The time of the bus.
+/// The current time of the bus: the `ts` that it gives to an event now.
 async fn now_ms(bus: &Bus) -> i64 {
     publish(bus, "clock", 0).await;
     let page = bus.read_from(&super::probe::topic("clock"), 1, crate::PullLimit::default()).await;
@@ -173,7 +173,7 @@ pub async fn a_deleted_group_writes_no_dead_letters(bus: Bus) {
     bus.delete_group("orders", "billing").await.expect("deletes");
     drop(delivery.nack("too late"));
     drop(orders);
-    // A dead letter of another group is something to wait for.
+    // That no dead letter is written cannot be awaited. So wait for a later dead letter, of another group.
     let mut other = with_attempts(&bus, "orders", "other", 1).await;
     fail(&mut other, 1, "boom").await;
     until("the dead letter", || async { !payloads(&bus, "dlq.orders").await.is_empty() }).await;

@@ -29,7 +29,7 @@ pub async fn a_group_gets_events_in_order(bus: Bus) {
     assert_eq!(seqs, (1..=200).collect::<Vec<_>>());
 }
 
-/// Acks all deliveries, and records their seqs and the member.
+/// Spawns a task that acks all deliveries of a subscription, and adds the seq of each and the number `member` to `seen`.
 fn spawn_member(
     tasks: &mut JoinSet<()>,
     mut subscription: Subscription,
@@ -146,7 +146,7 @@ pub async fn max_in_flight_is_respected(bus: Bus) {
     }
 }
 
-/// A member whose window is full and that already waits gets the next event as soon as it acks.
+/// If a member waits while its window (`max_in_flight`) is full, it gets the next event as soon as it acks.
 pub async fn an_ack_wakes_a_member_whose_window_was_full(bus: Bus) {
     publish_numbers(&bus, "orders", 2).await;
     let orders = bus.subscribe("orders", "billing").from_earliest().max_in_flight(1);

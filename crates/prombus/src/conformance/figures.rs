@@ -149,7 +149,7 @@ pub async fn arrival_waits_for_the_next_event(bus: Bus) {
     for seq in 1..=3 {
         let mut arrival = backend.arrival(&topic, seq);
         let early = tokio::time::timeout(super::probe::WHILE, &mut arrival).await;
-        assert!(early.is_err(), "seq {seq} is not there yet");
+        assert!(early.is_err(), "`arrival` resolved before seq {seq} was published");
         publish(&bus, "orders", seq).await;
         super::probe::soon("the arrival", arrival).await.expect("it came");
     }
@@ -162,6 +162,6 @@ pub async fn arrival_waits_for_the_next_event(bus: Bus) {
         bus.close().await.expect("closes");
     };
     let (ended, ()) = super::probe::soon("the end", async { tokio::join!(waiting, closing) }).await;
-    assert!(ended.is_err(), "closed");
+    assert!(ended.is_err(), "`arrival` succeeded although the bus was closed");
     assert!(backend.health().is_err());
 }

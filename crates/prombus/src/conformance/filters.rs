@@ -14,7 +14,7 @@ async fn publish_mixed(bus: &Bus) {
     }
 }
 
-/// The filter passes 2 and 4, and the floor moves over the others.
+/// Checks a filter that must pass only the events 2 and 4: the others are settled, so the floor moves over them.
 async fn check_filter(bus: &Bus, filtered: Subscribe) {
     publish_mixed(bus).await;
     let mut orders = filtered.from_earliest().await.expect("subscribes");
@@ -30,22 +30,22 @@ async fn check_filter(bus: &Bus, filtered: Subscribe) {
     assert_eq!(group_info(bus, "orders", "billing").await.counters.passed_over, 4);
 }
 
-/// Only events with a key.
+/// A filter by key delivers only events with that key and settles the others.
 pub async fn a_filter_by_key_settles_the_others(bus: Bus) {
     check_filter(&bus, bus.subscribe("orders", "billing").key("y")).await;
 }
 
-/// Only events with a tag.
+/// A filter by tag delivers only events with that tag and settles the others.
 pub async fn a_filter_by_tag_settles_the_others(bus: Bus) {
     check_filter(&bus, bus.subscribe("orders", "billing").tag("#y")).await;
 }
 
-/// Only events with a header.
+/// A filter by header delivers only events with that header and settles the others.
 pub async fn a_filter_by_header_settles_the_others(bus: Bus) {
     check_filter(&bus, bus.subscribe("orders", "billing").header("kind", "y")).await;
 }
 
-/// Only events for which a closure returns true.
+/// A filter by closure delivers only events for which the closure returns true, and settles the others.
 pub async fn a_filter_by_closure_settles_the_others(bus: Bus) {
     let filter =
         |event: &crate::EventView<'_>| event.key() == Some("y") && event.topic().as_str() == "orders";
@@ -73,7 +73,7 @@ pub async fn a_filter_that_drops_everything_does_not_hold_the_floor(bus: Bus) {
     assert_eq!(group_info(&bus, "orders", "billing").await.counters.delivered, 0);
 }
 
-/// A closure applies only to its own member: events of another member go through that member's closure.
+/// A closure applies only to the member that was given it: another member of the group gets events that the closure drops.
 pub async fn a_closure_applies_to_its_own_member_only(bus: Bus) {
     let none = bus.subscribe("orders", "billing").from_earliest().filter(|_| false);
     let mut none = none.await.expect("subscribes");
@@ -86,7 +86,7 @@ pub async fn a_closure_applies_to_its_own_member_only(bus: Bus) {
     assert_eq!((info.counters.passed_over, info.topics[0].settled_above), (1, 1));
 }
 
-/// An event whose closure panics is delivered: that is better than losing it.
+/// An event for which the closure panics is delivered, so that it is not lost.
 pub async fn a_closure_that_panics_loses_no_event(bus: Bus) {
     let calls = Arc::new(AtomicU32::new(0));
     let counter = Arc::clone(&calls);

@@ -83,7 +83,7 @@ pub async fn deleting_a_group_leaves_others_alone(bus: Bus) {
     assert_eq!(group_info(&bus, "orders", "shipping").await.topics[0].floor, 1);
 }
 
-/// Closing ends streams and handlers; later calls return an error that the bus is closed.
+/// Closing ends streams and handlers; later calls fail because the bus is closed.
 pub async fn close_ends_streams_and_later_calls_fail(bus: Bus) {
     let published = publish(&bus, "orders", 1).await;
     let mut orders = subscribe(&bus, "orders", "billing").await;

@@ -49,7 +49,7 @@ pub(super) async fn nothing(subscription: &mut Subscription) {
     }
 }
 
-/// Waits for a delivery and stops waiting, like a member that polls several sources in turn.
+/// Waits 5 ms for a delivery, which must not arrive, and stops waiting, like a member that polls several sources in turn.
 pub(super) async fn wait_briefly_without_a_delivery(subscription: &mut Subscription) {
     if let Ok(next) = tokio::time::timeout(Duration::from_millis(5), subscription.next()).await {
         panic!("expected no delivery, got {next:?}");
@@ -93,12 +93,12 @@ pub(super) async fn floor(bus: &Bus, topic: &str, group: &str) -> u64 {
     group_info(bus, topic, group).await.topics[0].floor
 }
 
-/// Waits until a group's floor has a value.
+/// Waits until a group's floor is `wanted`.
 pub(super) async fn until_floor(bus: &Bus, topic: &str, group: &str, wanted: u64) {
     until(&format!("floor {wanted}"), || async { floor(bus, topic, group).await == wanted }).await;
 }
 
-/// Waits until no lease is held.
+/// Waits until no event of a group is leased.
 pub(super) async fn until_nothing_in_flight(bus: &Bus, topic: &str, group: &str) {
     until("the end of the leases", || async { group_info(bus, topic, group).await.in_flight == 0 }).await;
 }

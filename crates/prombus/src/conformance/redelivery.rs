@@ -19,7 +19,7 @@ pub async fn a_nack_redelivers_after_a_backoff(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let mut orders = subscribe(&bus, "orders", "billing").await;
     let mut delivery = next(&mut orders).await;
-    // 100 ms, then 200, each with a jitter of 20 %; the clock is read in whole milliseconds.
+    // The backoff is 100 ms, then 200 ms, each with a jitter of ±20 %; the clock is read in whole milliseconds.
     for (attempt, wait_ms) in [(2, 79), (3, 159)] {
         let nacked = Instant::now();
         let settled = soon("the nack", delivery.nack("boom")).await.expect("nacks");
@@ -48,7 +48,7 @@ pub async fn nack_after_waits_for_the_given_time(bus: Bus) {
     assert_eq!(next(&mut orders).await.attempt(), 3);
 }
 
-/// The next attempt carries the reason of a nack, cut to 256 bytes; later ones do not.
+/// The attempt after a nack contains the reason of the nack, cut to 256 bytes; later attempts do not.
 pub async fn the_reason_of_a_nack_comes_with_the_next_attempt(bus: Bus) {
     publish(&bus, "orders", 1).await;
     let lease = Duration::from_millis(60);
@@ -60,7 +60,7 @@ pub async fn the_reason_of_a_nack_comes_with_the_next_attempt(bus: Bus) {
     let second = next(&mut orders).await;
     assert_eq!(second.last_error(), Some("é".repeat(128).as_str()));
     assert_eq!(second.context().last_error.as_deref(), second.last_error());
-    // Its lease expires, which has no error text.
+    // The lease of the second attempt expires, which sets no error text.
     let third = next(&mut orders).await;
     assert_eq!((third.attempt(), third.last_error()), (3, None));
     third.nack_after(Duration::ZERO, "").await.expect("nacks");
@@ -122,7 +122,7 @@ pub async fn events_of_a_lost_member_go_to_another_at_once(bus: Bus) {
     }
 }
 
-/// Events that were leased to a lost member but never handed to its program count no attempt.
+/// Events that were leased to a lost member, but were never handed to its program, have not used an attempt.
 pub async fn events_that_a_lost_member_never_saw_count_no_attempt(bus: Bus) {
     publish_numbers(&bus, "orders", 3).await;
     let mut lost = subscribe(&bus, "orders", "billing").await;

@@ -14,7 +14,7 @@ pub async fn the_first_member_creates_the_group(bus: Bus) {
     assert!(handler.await.expect("subscribes").created());
 }
 
-/// From latest, the default: only events that are published later.
+/// A group that starts at `latest`, the default, gets only events that are published later.
 pub async fn from_latest_gets_only_later_events(bus: Bus) {
     publish_numbers(&bus, "orders", 3).await;
     let mut orders = bus.subscribe("orders", "billing").await.expect("subscribes");
@@ -23,7 +23,7 @@ pub async fn from_latest_gets_only_later_events(bus: Bus) {
     assert_eq!(next(&mut orders).await.seq(), 4);
 }
 
-/// From latest leaves out earlier publishes, also those that are not durable yet.
+/// A group that starts at `latest` does not get events that were published before, even if they were not durable yet.
 pub async fn from_latest_leaves_out_an_earlier_publish_that_is_not_durable_yet(bus: Bus) {
     for round in 0..20 {
         let topic = format!("orders.{round}");
@@ -36,7 +36,7 @@ pub async fn from_latest_leaves_out_an_earlier_publish_that_is_not_durable_yet(b
     }
 }
 
-/// From earliest: all events.
+/// A group that starts at `earliest` gets all events.
 pub async fn from_earliest_gets_everything(bus: Bus) {
     publish_numbers(&bus, "orders", 3).await;
     let mut orders = subscribe(&bus, "orders", "billing").await;
@@ -44,7 +44,7 @@ pub async fn from_earliest_gets_everything(bus: Bus) {
     assert_eq!(texts(&take(&mut orders, 4).await), ["1", "2", "3", "4"]);
 }
 
-/// From a time: the first event of that time or later, and all events after it.
+/// A group that starts at a time gets the first event whose `ts` is that time or later, and all events after that event.
 pub async fn from_ts_starts_at_the_first_event_of_that_time(bus: Bus) {
     for ts in [1_000, 2_000, 2_000, 3_000] {
         bus.publish("orders", &ts).ts(ts).await.expect("publishes");
@@ -60,7 +60,7 @@ pub async fn from_ts_starts_at_the_first_event_of_that_time(bus: Bus) {
     assert_eq!(next(&mut orders).await.seq(), 5);
 }
 
-/// From a time is exact even if the publishers' times are out of order.
+/// This is so even if the `ts` of events, which publishers set, are out of order.
 pub async fn from_ts_finds_events_whose_times_are_out_of_order(bus: Bus) {
     for ts in [5_000, 1_000, 9_000, 2_000] {
         bus.publish("orders", &ts).ts(ts).await.expect("publishes");
@@ -72,7 +72,7 @@ pub async fn from_ts_finds_events_whose_times_are_out_of_order(bus: Bus) {
     }
 }
 
-/// From an id: the events after that event, whether the bus or the publisher chose the id.
+/// A group that starts after an id gets the events after that event, whether the bus or the publisher chose the id.
 pub async fn from_after_id_starts_after_that_event(bus: Bus) {
     let published = publish_numbers(&bus, "orders", 2).await;
     let chosen = Uuid::from_u128(0xffff_0000_0000_4000_8000_0000_0000_0001);

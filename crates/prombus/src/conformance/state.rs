@@ -29,7 +29,7 @@ fn wanted(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), format!("{value:?}"))).collect()
 }
 
-/// The newest event is found for some keys and for all; events without a key are not part of the state.
+/// The newest event is found for given keys and for all keys; events without a key are not part of the state.
 pub async fn the_newest_event_of_each_key_is_found(bus: Bus) {
     set(&bus, "kv", "a", "1").await;
     set(&bus, "kv", "b", "2").await;
@@ -97,7 +97,7 @@ pub async fn a_state_and_the_events_after_it_are_complete(bus: Bus) {
     }
 }
 
-/// All pages of a state have the same position: keys that change while it is read have events after that position.
+/// All pages of a state have the same position. Keys that change while the state is read have events after that position.
 pub async fn pages_of_a_changing_state_leave_nothing_out(bus: Bus) {
     for number in 0..40 {
         set(&bus, "kv", &format!("k{number}"), "old").await;
@@ -115,7 +115,7 @@ pub async fn pages_of_a_changing_state_leave_nothing_out(bus: Bus) {
             let key = page.events.key(item).expect("has a key").to_owned();
             assert!(loaded.insert(key, "old").is_none(), "no key twice");
         }
-        // A key of a later page, a key of an earlier page, and a new key.
+        // Change a key of a later page and a key of an earlier page, and add a new key.
         set(&bus, "kv", &format!("k{}", 39 - pages), "new").await;
         set(&bus, "kv", &format!("k{pages}"), "new").await;
         set(&bus, "kv", &format!("n{pages}"), "new").await;
@@ -135,7 +135,7 @@ pub async fn pages_of_a_changing_state_leave_nothing_out(bus: Bus) {
     assert_eq!(loaded, now);
 }
 
-/// The state at a time is found by the events' own times, also if events were published late.
+/// The state at an earlier time is found by the `ts` of events, also if an event was published late.
 pub async fn the_state_of_an_earlier_time_is_found(bus: Bus) {
     for (key, value, ts) in [("a", "1", 100), ("b", "2", 200), ("a", "3", 300), ("b", "late", 150)] {
         bus.publish("kv", value).key(key).ts(ts).await.expect("publishes");
@@ -160,7 +160,7 @@ pub async fn the_state_of_an_earlier_time_is_found(bus: Bus) {
     assert_eq!(page.events.items().len(), 1);
 }
 
-/// A deleted topic is neither read nor listed; a topic of the same name is a new one.
+/// A deleted topic cannot be read and is not listed; a publish to its name creates a new topic.
 pub async fn a_deleted_topic_is_gone_and_starts_again_at_1(bus: Bus) {
     publish_numbers(&bus, "orders", 5).await;
     set(&bus, "orders", "k", "v").await;
@@ -178,8 +178,8 @@ pub async fn a_deleted_topic_is_gone_and_starts_again_at_1(bus: Bus) {
     assert!(bus.load_state("orders").await.expect("loads").is_empty());
 }
 
-/// Groups that read only this topic end. A pattern group continues with its other topics, and with the topic when it is
-/// created again.
+/// When a topic is deleted, groups that read only this topic end. A pattern group continues with its other topics, and with
+/// the deleted topic when that is created again.
 pub async fn deleting_a_topic_ends_its_groups_and_no_others(bus: Bus) {
     publish_numbers(&bus, "a.x", 2).await;
     publish_numbers(&bus, "a.y", 2).await;
@@ -226,7 +226,7 @@ pub async fn deleting_a_topic_ends_its_groups_and_no_others(bus: Bus) {
     assert!(seqs.is_sorted() && seqs.len() >= 4, "{seqs:?}");
 }
 
-/// A publish during a deletion goes to the old topic or to the new one, and resolves.
+/// A publish while its topic is deleted goes to the deleted topic or to a new one of that name, and resolves.
 pub async fn publishes_resolve_while_their_topic_is_deleted(bus: Bus) {
     let busy = topic("busy");
     let publisher = {

@@ -12,7 +12,7 @@ fn sorted(deliveries: &[Delivery]) -> Vec<String> {
     all
 }
 
-/// A group may read several topics, each in its order and with its own floor.
+/// A group may read several topics, each in the order of its seqs and with a floor of its own.
 pub async fn a_group_reads_several_topics_each_in_order(bus: Bus) {
     let group = bus.subscribe("a", "g").topics(["b", "c"]).from_earliest();
     let mut group = group.await.expect("subscribes");
@@ -121,8 +121,7 @@ pub async fn a_member_with_other_topics_gets_a_conflict(bus: Bus) {
     assert_eq!(bus.groups().await.expect("lists groups").len(), 1);
 }
 
-/// `afterId` with several topics starts after the event in its own topic, and at the event's `ts` in the
-/// others.
+/// `afterId` with several topics starts after the event in the topic of the event, and at the event's `ts` in the others.
 pub async fn after_id_starts_other_topics_at_the_ts_of_the_event(bus: Bus) {
     let mut ids = Vec::new();
     for (name, ts) in [("a", 1_000), ("b", 1_500), ("a", 2_000), ("b", 2_500), ("a", 3_000)] {
@@ -134,8 +133,8 @@ pub async fn after_id_starts_other_topics_at_the_ts_of_the_event(bus: Bus) {
     nothing(&mut group).await;
 }
 
-/// A group that has fallen behind gets the events of its topics in commit order: the other topics do not wait until it has
-/// caught up with a busy one.
+/// A group that has fallen behind gets the events of its topics in commit order: it does not catch up with a busy topic before
+/// it delivers events of the other topics.
 pub async fn topics_of_a_group_are_read_in_commit_order(bus: Bus) {
     publish_numbers(&bus, "busy", 100).await;
     // Commit times have a resolution of a millisecond.

@@ -19,7 +19,7 @@ use prombus_protocol::{TopicError, Uuid};
 /// How long a mark is kept by default: seven days.
 pub const DEDUPE_TTL_MS: u64 = 7 * 24 * 3_600_000;
 
-/// Ids of marks are UUIDv5 in this namespace. It must never change: existing marks would not be found.
+/// Ids of marks are UUIDv5 in this namespace. It must never change; otherwise existing marks would not be found.
 const NAMESPACE: Uuid = Uuid::from_u128(0x2d5e_83b1_07c9_5f44_b3a6_91f0_d87c_4e12);
 
 /// Why a mark could not be read or written.
@@ -64,8 +64,8 @@ pub trait DedupeStore: Send + Sync + 'static {
         id: Uuid,
     ) -> BoxFuture<'a, Result<bool, DedupeError>>;
 
-    /// Marks an event for `ttl_ms`. Resolves when the mark is as durable as the store makes it. An existing mark is not
-    /// changed.
+    /// Marks an event for `ttl_ms`. Resolves when the mark is as durable as the store makes it. An existing mark that
+    /// has not expired is not changed.
     fn mark<'a>(
         &'a self,
         topic: &'a str,
@@ -75,7 +75,7 @@ pub trait DedupeStore: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<(), DedupeError>>;
 }
 
-/// One id for topic, group and event, for stores whose entries have a fixed size.
+/// Derives one id from topic, group and event id, for stores that identify a mark by a single id.
 fn mark_id(topic: &str, group: &str, id: Uuid) -> Uuid {
     let mut name = Vec::with_capacity(topic.len() + group.len() + 18);
     for part in [topic, group] {

@@ -201,7 +201,7 @@ struct Running {
     locks: Mutex<HashMap<(Topic, Uuid), TurnLock>>,
 }
 
-/// A handler call's turn at an event. The last holder removes the event from the map, also after a panic.
+/// A handler call's turn at an event. The last turn that is dropped removes the event from the map, also after a panic.
 struct HandlerTurn<'a> {
     running: &'a Running,
     key: (Topic, Uuid),
@@ -219,7 +219,7 @@ impl Running {
 impl Drop for HandlerTurn<'_> {
     fn drop(&mut self) {
         let mut locks = self.running.locks.lock();
-        // The map's reference and this one.
+        // Only the map and this turn refer to the lock: no other call waits for it.
         if Arc::strong_count(&self.lock) == 2 {
             locks.remove(&self.key);
         }

@@ -6,13 +6,14 @@
 //! Each input event changes the states exactly once, also across crashes. A batch of inputs is folded, the changed states
 //! are published in one commit, then the inputs are acked. The header [`POSITION_HEADER`] of every state event names the
 //! last input that its projector had folded: after a crash between the commit and the acks, the inputs up to that position
-//! are only acked. As a second line of defence, the id of a state event is derived from input and key.
+//! are only acked. As a second line of defence, the id of a state event is derived from the input and the key, so that
+//! publishing the event again adds nothing.
 //!
 //! One projector runs per group. Opening a projector takes the group over from an older one in the same process, so a
-//! supervisor may restart it at once. The older one can neither publish nor pull ([`ProjectorError::Superseded`]), its
-//! leases are void, and every input above the group's floor is delivered to the newer one, in order. Therefore an input at
-//! or below the position has always been folded. A projector that finds events of other writers in its output topic logs a
-//! warning.
+//! supervisor may restart it at once. From then on, the older one can neither publish nor pull
+//! ([`ProjectorError::Superseded`]), and its leases are void. Every input above the group's floor is delivered to the newer
+//! one, in order. Therefore every input up to the position in the header has been folded. A projector that finds events of
+//! other writers in its output topic logs a warning.
 //!
 //! The output topic should be compacted and have no age limit: a state that retention removes is lost. To rebuild the
 //! states, use another output topic and another group.
@@ -113,14 +114,14 @@ pub struct Projector<P: Projection> {
     output: Topic,
     projection: P,
     states: States<P::State>,
-    /// The last input that was folded.
+    /// The last input that was folded; `None` before the first.
     position: Option<InputPosition>,
     /// Changes that are not published yet.
     pending: Pending,
     /// The seq that the next state event gets if no other writer publishes to the output topic; 0 after an event of another
     /// writer was found.
     next_output: u64,
-    /// The last seq of the input when the projector was opened. Below it, the projector is catching up.
+    /// The last seq of the input when the projector was opened. The projector is catching up until it has folded that input.
     end_at_open: u64,
     subscription: Subscription,
     /// The right to publish states.
@@ -129,7 +130,7 @@ pub struct Projector<P: Projection> {
 }
 
 impl<P: Projection> Projector<P> {
-    /// Takes the group over and reads the states.
+    /// Opens a projector: takes the group over and reads the states.
     ///
     /// # Errors
     /// See [`ProjectorError`].
@@ -187,7 +188,7 @@ impl<P: Projection> Projector<P> {
         self.apply(&deliveries).await
     }
 
-    /// Lets the projection change states because time has passed.
+    /// Calls [`Projection::tick`], and publishes the states that it changed.
     ///
     /// # Errors
     /// See [`ProjectorError`]; the projector must be opened again.
@@ -290,7 +291,7 @@ impl<P: Projection> Projector<P> {
     }
 
     /// Publishes all pending changes: those of inputs in one commit, those of a tick in as many commits as their size needs.
-    /// While the disk is full, it waits.
+    /// Errors that may be temporary, such as a full disk, are retried until they end.
     async fn flush(&mut self) -> Result<(), ProjectorError> {
         while !self.pending.states.is_empty() || !self.pending.dead_letters.is_empty() {
             self.commit(self.pending.together()).await?;

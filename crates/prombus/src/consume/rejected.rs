@@ -19,7 +19,7 @@ pub struct Rejected {
 }
 
 impl Rejected {
-    /// The dead letter of an event that a group cannot fold. `None` if the event cannot be read.
+    /// The dead letter of an event that a group cannot fold. `None` if the event cannot be read or encoded.
     pub fn new(event: &Event, group: &str, error: &str, now_ms: i64) -> Option<Self> {
         let topic = event.topic();
         let letter = DeadLetter::<Box<RawValue>> {

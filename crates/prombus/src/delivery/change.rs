@@ -8,7 +8,7 @@ use prombus_protocol::RedeliveryReason;
 pub struct AttemptsChange {
     /// The event.
     pub position: Position,
-    /// Attempts that are used up.
+    /// Attempts that are used up, including one whose start this change records.
     pub attempts: u32,
     /// The event is not delivered again before this time.
     pub not_before: Millis,

@@ -21,11 +21,11 @@ pub struct GroupCounters {
     pub redelivered_nacked: u64,
     /// Redeliveries because a member was lost.
     pub redelivered_lost: u64,
-    /// First deliveries since a restart of events that may have been delivered before it.
+    /// Deliveries with the reason `server_restarted`: the event may have been delivered before a restart.
     pub redelivered_restarted: u64,
     /// Acks and nacks that changed nothing.
     pub stale: u64,
-    /// Events that were given up, also those that got no dead letter.
+    /// Events that were given up, including those without a dead letter.
     pub dead_lettered: u64,
     /// Events that a filter dropped or that no longer exist.
     pub passed_over: u64,
@@ -63,6 +63,6 @@ pub struct SourceStatus {
     pub floor: u64,
     /// How many seqs above the floor are settled.
     pub settled_above: u64,
-    /// The newest seq that the group knows of.
+    /// The newest seq that the group knows of: its event, and all earlier ones, are durable.
     pub granted_to: u64,
 }

@@ -7,8 +7,8 @@ use super::{Millis, Position, SourceId};
 
 impl Group {
     /// Ends a reservation: the seqs `kept` (in order) are leased to the member, the other seqs up to `scanned_to` are
-    /// skipped, and later ones stay fresh. Returns false, and leases nothing, if the reservation is void because of a seek
-    /// or because the member is gone.
+    /// skipped, and later ones become fresh again. Returns false, and leases nothing, if the reservation is void because of
+    /// a seek or because the member is gone.
     pub fn deliver(
         &mut self,
         member: MemberId,
@@ -19,7 +19,7 @@ impl Group {
         leased: &mut Vec<Leased>,
     ) -> bool {
         let Some(state) = self.members.get_mut(&member) else { return false };
-        // Search from the end: a pull of many topics ends its reservations in that order.
+        // Search from the end: a pull of many topics ends its last reservation first.
         let Some(at) = state.reserved.iter().rposition(|&it| it == range) else { return false };
         state.reserved.swap_remove(at);
         self.reserved_count -= range.count();

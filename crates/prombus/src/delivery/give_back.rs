@@ -19,7 +19,7 @@ impl Group {
         }
         let Some(unsettled) = self.make_due(position, now) else { return };
         unsettled.attempts -= u32::from(is_leased);
-        // The record below also cancels the recorded start of the attempt; it is recorded again before the next lease.
+        // The record below also cancels the recorded start of the attempt. Before the next lease, the start is recorded again.
         unsettled.is_started = false;
         let (attempts, reason) = (unsettled.attempts, unsettled.reason);
         if attempts > 0 {
@@ -28,8 +28,8 @@ impl Group {
     }
 
     /// Puts back a redelivery that the member reserved but did not get, because it did not fit or could not be read. Nothing
-    /// is recorded: the record of the attempt's start also serves the next reservation. Returns false if the member has not
-    /// reserved it.
+    /// is recorded: the record of the attempt's start is also valid for the next reservation. Returns false if the member has
+    /// not reserved this redelivery.
     pub fn put_back_redelivery(&mut self, member: MemberId, position: Position, now: Millis) -> bool {
         self.is_reserved_by(member, position) && self.make_due(position, now).is_some()
     }

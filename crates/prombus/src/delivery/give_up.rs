@@ -9,8 +9,8 @@ pub struct GiveUp {
     pub position: Position,
     /// How many attempts failed.
     pub attempts: u32,
-    /// How many attempts are recorded if the dead letter cannot be written now. With this many, no member gets the event
-    /// again after a restart.
+    /// The number of used attempts to record if the dead letter cannot be written now. It is at least the member's limit of
+    /// attempts, so that after a restart no member with the same limit gets the event.
     pub spent: u32,
     /// The error of the last failure.
     pub error: String,

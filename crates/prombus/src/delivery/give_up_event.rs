@@ -1,8 +1,8 @@
 //! Giving up: an event whose attempts are used up leaves the group as a dead letter.
 //!
-//! The machine reports such an event to its caller. The caller writes the dead letter and the settle record in one commit and
-//! confirms it, or postpones the dead letter; a postponed event is reported again. Until the confirmation, the event counts as
-//! unsettled, and no member gets it.
+//! The machine reports such an event to its caller. The caller writes the dead letter and the settle record in one commit
+//! and then calls `gave_up`, or postpones the dead letter with `put_off`. A postponed event is reported again. Until
+//! `gave_up`, the event counts as unsettled, and no member gets it.
 
 use super::change::AttemptsChange;
 use super::give_up::GiveUp;

@@ -1,5 +1,5 @@
-//! Granting: decides which seqs of a topic may be leased. Granted seqs become fresh, except those of events that were tried
-//! before a restart: they wait for their next attempt.
+//! Granting: tells the group which events of a topic are durable, so that they can be delivered. Their seqs become fresh,
+//! except those of events that were tried before a restart: these events wait for their next attempt.
 
 use super::group::Group;
 use super::lease::Unsettled;
@@ -23,7 +23,7 @@ impl Group {
         SourceId(self.sources.len() as u32 - 1)
     }
 
-    /// Allows all seqs of a topic up to `to` to be leased.
+    /// Grants all seqs of a topic up to `to`: their events are durable and can be delivered.
     pub fn grant(&mut self, id: SourceId, to: u64) {
         let source = &mut self.sources[id.0 as usize];
         if to <= source.granted_to {
@@ -73,7 +73,8 @@ impl Group {
         self.timers.add(not_before, position);
     }
 
-    /// Adds a topic to the rotation if it has fresh seqs and nothing blocks it.
+    /// Adds a topic to the rotation (`Group::active`) if it has fresh seqs, is not blocked by unreadable events, and is not
+    /// held by a member.
     #[inline]
     pub(super) fn activate(&mut self, id: SourceId) {
         let source = &mut self.sources[id.0 as usize];

@@ -1,8 +1,8 @@
 //! The state of a group, and functions that read it. The functions that change it are in files named after the behaviour.
 //!
 //! A seq is granted (fresh), then reserved by a member that reads it, then leased to that member. If a filter drops it or it
-//! was removed, it is settled instead of leased. Seqs that are reserved but not delivered return to the front. A redelivery
-//! is reserved, read and leased in the same way.
+//! was removed, it is settled instead of leased. Seqs that are reserved but not delivered become fresh again. A
+//! redelivery is reserved, read and leased in the same way.
 
 use super::change::Changes;
 use super::counters::{GroupCounters, SourceStatus, UnsettledCounts};
@@ -26,7 +26,7 @@ pub struct Group {
     pub(super) members: BTreeMap<MemberId, Member>,
     /// The number of the member that joins next.
     pub(super) next_member: u64,
-    /// Events that were leased at least once and are not settled.
+    /// Events that were leased at least once, perhaps before a restart, and are not settled.
     pub(super) unsettled: UnsettledMap,
     /// How many of the `unsettled` events are leased.
     pub(super) leased_count: usize,
@@ -38,9 +38,9 @@ pub struct Group {
     pub(super) active: VecDeque<SourceId>,
     pub(super) timers: Timers,
     pub(super) changes: Changes,
-    /// Events whose failed attempt is in `changes`, so that it has no generation yet (see [`gate`](Self::gate)).
+    /// Events with a failed or started attempt in `changes`. It has no generation yet (see [`gate`](Self::gate)).
     pub(super) ungated: Vec<Position>,
-    /// Topics whose lease mark is in `changes`, so that it has no generation yet.
+    /// Topics whose newest lease mark is in `changes`. It has no generation yet.
     pub(super) ungated_marks: Vec<SourceId>,
     /// Whether a member has begun to wait for a lease mark since the last call of `take_mark_awaited`.
     pub(super) is_mark_awaited: bool,
@@ -48,7 +48,7 @@ pub struct Group {
     pub(super) mark_ahead: u64,
     /// The most topics that a pull reserves from, if more than one has fresh seqs.
     pub(super) side_by_side: usize,
-    /// The most seqs of each topic that the last such pull reserved.
+    /// The maximum number of seqs that the last such pull could reserve in each topic.
     pub(super) share: u64,
     /// Events to give up, which the caller has not taken yet.
     pub(super) given_up: Vec<GiveUp>,
@@ -145,7 +145,7 @@ impl Group {
         }
     }
 
-    /// Whether there may be events for a member with room.
+    /// Whether there may be events for a member that can take more.
     pub fn has_work(&self) -> bool {
         !self.active.is_empty() || !self.due.is_empty()
     }
@@ -171,13 +171,14 @@ impl Group {
     }
 
     /// The changes to record. When the caller takes them, it calls [`gate`](Self::gate) with the generation of the record
-    /// that contains them. Events whose failed attempts are among the changes are not delivered before that generation is
-    /// durable.
+    /// that contains them. Events whose failed or started attempts are among the changes are not delivered before that
+    /// generation is durable.
     pub fn changes_mut(&mut self) -> &mut Changes {
         &mut self.changes
     }
 
-    /// Assigns a generation to the changes that were just taken. Returns whether events wait until it is durable.
+    /// Notes that the changes that were just taken go into the record of this generation. Returns whether events wait until
+    /// that record is durable.
     pub fn gate(&mut self, generation: u64) -> bool {
         self.gate_marks(generation);
         let has_failures = !self.ungated.is_empty();

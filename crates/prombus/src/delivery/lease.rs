@@ -16,7 +16,7 @@ pub enum UnsettledState {
     Waiting,
     /// The event is ready to be redelivered.
     Due,
-    /// This member is reading the event and gets it next. No lease runs, and the attempt does not count before the event is
+    /// This member is reading the event and gets it next. No lease runs, and the attempt does not count until the event is
     /// handed out.
     Reserved(MemberId),
     /// The event is being given up.
@@ -38,13 +38,14 @@ pub struct Unsettled {
     pub at: Millis,
     /// When the last lease began.
     pub leased_at: Millis,
-    /// Why it is delivered again.
+    /// Why the event was, or will be, delivered again. `None` if its only delivery is the running one.
     pub reason: Option<RedeliveryReason>,
     /// Whether the event is in the queue `Group::due`, which may also contain events that are not due any more.
     pub is_queued: bool,
     /// Whether the last attempt to read it for a redelivery failed.
     pub is_unreadable: bool,
-    /// The event must not be delivered before this generation of the group's records is durable.
+    /// The event must not be delivered before the record of this generation is durable. `u64::MAX`: the generation is not
+    /// assigned yet.
     pub gate: u64,
     /// Whether the start of its next attempt is recorded already. From the second attempt on, an event is delivered only
     /// after that record is durable.
@@ -164,6 +165,6 @@ pub struct Leased {
     pub attempt: u32,
     /// When the lease ends.
     pub deadline: Millis,
-    /// Why it is delivered again.
+    /// Why it is delivered again. `None` if this is the first delivery.
     pub reason: Option<RedeliveryReason>,
 }

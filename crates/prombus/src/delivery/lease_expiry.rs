@@ -1,4 +1,4 @@
-//! Timers of a group: leases that expire, waits that end, and retries that are due.
+//! Timers of a group: leases that expire, waits that end, and retries (of reads, and of postponed dead letters) that are due.
 
 use super::group::Group;
 use super::lease::UnsettledState;
@@ -23,12 +23,12 @@ impl Group {
         }
     }
 
-    /// `room` is how many redeliveries the waiting members could take at once.
+    /// Handles the timer of an event. `room` is how many events the members that wait for events could take now.
     fn timer_fired(&mut self, position: Position, at: Millis, room: usize) {
         let Some(unsettled) = self.unsettled.get_mut(&position) else { return };
         if unsettled.at > at {
-            // The lease was extended, or the event leased again, since this timer was set. A new lease has its own timer; a
-            // second one is harmless.
+            // The lease was extended, or the event was leased again, since this timer was set. An extended lease needs a new
+            // timer. A new lease has its own timer; a second one is harmless.
             if unsettled.state == UnsettledState::Leased {
                 let later = unsettled.at;
                 self.timers.add(later, position);
@@ -60,7 +60,7 @@ impl Group {
         }
     }
 
-    /// When to call [`advance`](Self::advance) again.
+    /// When to call [`advance`](Self::advance) again. `None` if nothing is due in the future.
     pub fn wake_at(&self) -> Option<Millis> {
         let put_off = self.put_off.iter().map(|&(at, _)| at).min();
         let retry_reads = (self.retry_reads_at < Millis::MAX).then_some(self.retry_reads_at);

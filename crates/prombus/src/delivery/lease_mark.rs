@@ -12,19 +12,22 @@ pub(super) struct LeaseMark {
     pub(super) durable: u64,
     /// The newest mark, durable or not.
     pub(super) written: u64,
-    /// The generation of the record that contains the newest mark: zero when that is durable, `u64::MAX` while the mark is
-    /// among the changes that were not taken yet.
+    /// The generation of the record that contains the newest mark. Zero if that mark is known to be durable; `u64::MAX` while
+    /// the mark is among the changes that the caller has not taken yet.
     pub(super) gate: u64,
-    /// Whether a member waits until the newest mark is durable. The caller was informed.
+    /// Whether a member waits until the newest mark is durable. `Group::is_mark_awaited` reports the beginning of each such
+    /// wait to the caller.
     pub(super) is_awaited: bool,
-    /// The highest seq that was leased since the restart; at first `restarted_to`.
+    /// The highest seq that was leased since the group was loaded; before the first lease, `restarted_to`, or the floor
+    /// after a seek.
     pub(super) leased_to: u64,
     /// Events up to here may have been delivered before the last restart.
     pub(super) restarted_to: u64,
 }
 
 impl LeaseMark {
-    /// A durable mark. Events up to `restarted_to` may have been delivered before a restart.
+    /// A mark that was read from the store, so it is durable. Events up to `restarted_to` may have been delivered before a
+    /// restart.
     pub(super) fn restored(durable: u64, restarted_to: u64) -> Self {
         Self { durable, written: durable, leased_to: restarted_to, restarted_to, ..Self::default() }
     }
@@ -43,7 +46,7 @@ impl LeaseMark {
         self.leased_to = self.leased_to.max(seq);
     }
 
-    /// The reason for the first delivery of an event since the last restart.
+    /// The reason for the first delivery of an event since the last restart. `None` if it was certainly not delivered before.
     pub(super) fn reason(&self, seq: u64) -> Option<RedeliveryReason> {
         (seq <= self.restarted_to).then_some(RedeliveryReason::ServerRestarted)
     }

@@ -1,9 +1,9 @@
 //! The lease mark: a durable upper bound of the seqs of a topic that a group has leased.
 //!
-//! Only events up to the durable mark are leased for the first time. So after a crash, no unsettled event above the mark
-//! was ever delivered, and one at or below it may have been: it is delivered with the reason `server_restarted`. The mark
-//! is recorded well ahead of the leases, together with other changes, so that a pull rarely waits for it. A seek resets
-//! it. A clean close records exactly how far the group has leased.
+//! Only events up to the durable mark are leased for the first time. So after a crash, an unsettled event above the mark
+//! was certainly not delivered. An unsettled event at or below the mark may have been: its next delivery has the reason
+//! `server_restarted`. The mark is recorded well ahead of the leases, together with other changes, so that a pull rarely
+//! waits for it. A seek resets the mark. A clean close lowers it to the highest seq that was leased.
 
 use super::SourceId;
 use super::group::Group;
@@ -56,8 +56,8 @@ impl Group {
         }
     }
 
-    /// Whether a member has begun to wait for a mark since the last call. If so, the caller should soon make the changes
-    /// durable that it has taken.
+    /// Whether a member has begun to wait for a mark since the last call. If so, the caller should soon write the changes
+    /// that it has taken.
     pub fn take_mark_awaited(&mut self) -> bool {
         std::mem::take(&mut self.is_mark_awaited)
     }
@@ -79,14 +79,14 @@ impl Group {
         }
     }
 
-    /// Resets the mark after a seek: nothing above `floor` has been leased.
+    /// Resets the mark after a seek: from now on, no event above `floor` counts as leased.
     pub(super) fn reset_mark(&mut self, id: SourceId, floor: u64) {
         self.sources[id.0 as usize].mark =
             LeaseMark { durable: floor, written: floor, leased_to: floor, ..LeaseMark::default() };
         self.ungated_marks.retain(|&other| other != id);
     }
 
-    /// Records exactly how far the group has leased.
+    /// Lowers each mark to the highest seq that was leased.
     pub(super) fn write_exact_marks(&mut self) {
         for (number, source) in self.sources.iter_mut().enumerate() {
             let mark = &mut source.mark;

@@ -1,4 +1,4 @@
-//! Members that join, leave, are lost, paused or held, and the end of a group.
+//! Members that join, leave, are lost, paused or held, and the clean close of a group.
 
 use super::change::AttemptsChange;
 use super::group::Group;
@@ -20,12 +20,12 @@ impl Group {
         id
     }
 
-    /// How many more deliveries a member may have now.
+    /// How many more deliveries a member may get in one pull.
     pub fn window(&self, member: MemberId) -> u32 {
         self.members.get(&member).map_or(0, Member::window)
     }
 
-    /// How many deliveries a member has in flight, and whether it is paused.
+    /// How many deliveries a member has in flight, and whether it is paused. `None` if it is not in the group.
     pub fn member_status(&self, member: MemberId) -> Option<(u32, bool)> {
         self.members.get(&member).map(|it| (it.in_flight, it.is_paused))
     }
@@ -128,7 +128,7 @@ impl Group {
     /// Notes that the server reads from the member again. Leases that expired meanwhile are extended a little, for acks that
     /// are on their way.
     pub fn unhold(&mut self, member: MemberId, now: Millis) {
-        // Leases that expired before this point expired during the hold.
+        // Moves leases that expired during the hold to `overdue`.
         self.advance(now);
         let Some(state) = self.members.get_mut(&member) else { return };
         state.is_held = false;

@@ -7,7 +7,8 @@ const BACKOFF_FIRST_MS: u64 = 100;
 /// The longest wait.
 const BACKOFF_MAX_MS: u64 = 30_000;
 
-/// How long a nacked event waits before its next attempt: 100 ms, doubling up to 30 s, with a jitter of 20 %.
+/// How long a nacked event waits before its next attempt: 100 ms, doubled after each further failure up to 30 s, with a
+/// jitter of ±20 %.
 pub fn backoff_ms(failed_attempts: u32, jitter: u64) -> Millis {
     let doublings = failed_attempts.saturating_sub(1).min(16);
     let full = (BACKOFF_FIRST_MS << doublings).min(BACKOFF_MAX_MS);

@@ -3,9 +3,9 @@
 //! A read may take longer than a lease. So the attempt counts, and its lease runs, only from the hand-out. A reservation has
 //! no time limit, and a member that is lost during the read has used no attempt.
 //!
-//! Every failure, and the start of every attempt from the second on, is durable before the event is delivered again. So the
-//! number of attempts never falls, even if the machine crashes in between, and an event that crashes the process each time
-//! is eventually given up.
+//! Every failure, and the start of every attempt from the second on, is recorded durably before the event is delivered again.
+//! So a crash never lowers the number of used attempts, and an event that crashes the process each time is eventually given
+//! up.
 
 use super::change::AttemptsChange;
 use super::group::Group;
@@ -54,7 +54,7 @@ impl Group {
                     self.ungated.push(position);
                 }
                 gated.push(position);
-                // Do not start more attempts than waiting members could take.
+                // Do not start more attempts than the members that wait for events could take.
                 if gated.len() >= *room.get_or_insert_with(|| self.idle_room()) {
                     break;
                 }
@@ -92,7 +92,8 @@ impl Group {
         Some(Leased { position, attempt, deadline, reason })
     }
 
-    /// Ends a lease whose attempt failed.
+    /// Ends a lease whose attempt failed. The event is given up if this was its last attempt, and redelivered at `at`
+    /// otherwise.
     pub(super) fn fail(&mut self, position: Position, reason: RedeliveryReason, at: Millis, error: &str) {
         let Some(unsettled) = self.unsettled.get(&position) else { return };
         debug_assert_eq!(unsettled.state, UnsettledState::Leased);
@@ -105,7 +106,8 @@ impl Group {
         }
     }
 
-    /// Makes the event wait until `at` for its redelivery. It is not redelivered before its attempts are durable.
+    /// Makes the event wait until `at` for its redelivery. It is not redelivered before the record of its
+    /// attempts is durable.
     pub(super) fn wait(&mut self, position: Position, reason: RedeliveryReason, at: Millis) {
         let Some(unsettled) = self.unsettled.get_mut(&position) else { return };
         unsettled.state = UnsettledState::Waiting;
@@ -120,7 +122,7 @@ impl Group {
         self.changes.attempts(AttemptsChange { position, attempts, not_before: at, reason: Some(reason) });
     }
 
-    /// How many events the waiting members could take now.
+    /// How many events the members that wait for events could take now.
     pub(super) fn idle_room(&self) -> usize {
         let idle = self.members.values().filter(|member| member.is_idle);
         idle.map(|member| member.window() as usize).sum()

@@ -4,7 +4,7 @@ use super::group::Group;
 use super::member::{MemberId, ReservedRange};
 use super::{Millis, Position, SourceId};
 
-/// A pull that filters events reserves at least this many seqs of each topic.
+/// If a pull filters the events of several topics: the smallest number of seqs that it may reserve in each topic.
 const SHARE_MIN: u32 = 32;
 
 impl Group {
@@ -55,8 +55,8 @@ impl Group {
         allowed
     }
 
-    /// The maximum number of seqs that the last pull from several topics could reserve in each topic. If a reserved range has this length, its topic may have
-    /// more.
+    /// The maximum number of seqs that the last pull from several topics could reserve in each topic. If a reserved range has
+    /// this length, its topic may have more.
     pub fn share(&self) -> u64 {
         self.share
     }
@@ -169,7 +169,7 @@ impl Group {
         self.activate(range.source);
     }
 
-    /// Voids reservations of a member, without leasing any of them.
+    /// Ends reservations of a member without leasing anything: their seqs become fresh again.
     pub(super) fn give_back_reserved(&mut self, member: MemberId, ranges: Vec<ReservedRange>) {
         for range in ranges {
             self.reserved_count -= range.count();

@@ -27,7 +27,7 @@ pub enum Sender {
 pub enum AckOutcome {
     /// The ack or nack was applied.
     Counted,
-    /// The event is leased to a newer member, or is settled: nothing changed.
+    /// Nothing changed: the event was leased to another member since, or is settled or being given up.
     Stale,
 }
 
@@ -43,7 +43,7 @@ impl Group {
         (is_theirs && unsettled.state != UnsettledState::GivingUp).then_some(unsettled.state)
     }
 
-    /// Counts an ack or nack of an event that its sender does not hold.
+    /// Counts a stale ack or nack of an event that is in none of the group's topics.
     pub fn count_stale(&mut self) {
         self.counters.stale += 1;
     }
@@ -62,7 +62,7 @@ impl Group {
         AckOutcome::Counted
     }
 
-    /// Fails an attempt; the event is redelivered after `delay`, or after a backoff.
+    /// Fails an attempt. The event is redelivered after `delay`, or after a backoff if `delay` is `None`.
     pub fn nack(
         &mut self,
         sender: Sender,
@@ -93,7 +93,8 @@ impl Group {
             self.sweep_timers();
         }
         if delay == 0 {
-            // The event is due now. If a member waits for events, the start of the next attempt is written in the same record as this nack.
+            // The event is due now. If a member waits for events, the start of the next attempt is written in the same record
+            // as this nack.
             self.advance(now);
         }
         AckOutcome::Counted
@@ -117,7 +118,8 @@ impl Group {
         AckOutcome::Counted
     }
 
-    /// Extends a running lease, counted from now. Returns its new end, or `None` if the sender has no such lease.
+    /// Makes a running lease end `extend_ms` (at least a second) from now. Returns the new end, or `None` if the sender does
+    /// not hold the lease.
     pub fn extend(
         &mut self,
         sender: Sender,
@@ -128,8 +130,8 @@ impl Group {
         self.state_for(sender, position).filter(|&state| state == UnsettledState::Leased)?;
         let unsettled = self.unsettled.get_mut(&position)?;
         let deadline = now.saturating_add(extend_ms.max(EXTENSION_MIN_MS));
-        // If the end moves later, the old timer notices it when it fires. A new timer is needed if the end moves earlier, or if the
-        // old timer has already fired because the server was not reading from the member (`is_held`).
+        // If the end moves later, the old timer notices it when it fires. A new timer is needed if the end moves earlier,
+        // or if the old timer has already fired because the server was not reading from the member (`is_held`).
         if deadline < unsettled.at || unsettled.at <= now {
             self.timers.add(deadline, position);
         }

@@ -1,5 +1,5 @@
-//! The settled seqs of a topic: all up to the floor, and ranges above it. A million acks after one unsettled event are one
-//! range.
+//! The settled seqs of a topic: all seqs up to the floor, and ranges above it. If one event is unsettled and the next million
+//! are acked, these acks take only one range.
 
 use std::collections::BTreeMap;
 
@@ -69,7 +69,7 @@ impl SettledSeqs {
         self.above_count += end - start + 1;
     }
 
-    /// Moves the floor over the ranges that it reached.
+    /// Moves the floor up over the ranges that it has reached, and removes them.
     fn absorb(&mut self) {
         while let Some(range) = self.above.first_entry() {
             let (&first, &last) = (range.key(), range.get());

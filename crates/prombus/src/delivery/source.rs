@@ -38,8 +38,8 @@ pub(super) struct Source {
     pub(super) mark: LeaseMark,
     /// The topic was deleted: nothing about it is recorded any more.
     pub(super) is_dropped: bool,
-    /// A member that may have reserved more seqs than it will deliver. No other member reserves from the topic until this
-    /// member has returned the rest; otherwise later events would be delivered first.
+    /// A member that may have reserved more seqs than will be delivered to it. No other member reserves from the topic
+    /// until this member has returned the rest; otherwise later events would be delivered first.
     pub(super) held_by: Option<MemberId>,
 }
 
@@ -103,7 +103,7 @@ impl Source {
         self.is_blocked &= self.unreadable.iter().any(|it| !it.is_aside);
     }
 
-    /// Removes and returns the ranges up to `last_seq` that are set aside.
+    /// Forgets all unreadable seqs up to `last_seq`, and returns the ranges among them that are set aside.
     pub(super) fn take_aside_to(&mut self, last_seq: u64) -> Vec<(u64, u64)> {
         let is_hit = |it: &&Unreadable| it.is_aside && it.first_seq <= last_seq;
         let gone = self.unreadable.iter().filter(is_hit).map(|it| (it.first_seq, it.last_seq.min(last_seq)));

@@ -18,7 +18,8 @@ const RETRY_FIRST_MS: Millis = 100;
 const RETRY_MAX_MS: Millis = 5_000;
 
 impl Group {
-    /// Notes seqs that a member could not read. Its reservation has ended, so they are fresh again.
+    /// Notes seqs that a member could not read. Its reservation has ended, so they are fresh again. `may_pass` is the member's
+    /// `passes_unreadable`.
     pub fn unreadable(&mut self, id: SourceId, first_seq: u64, last_seq: u64, may_pass: bool, now: Millis) {
         let source = &mut self.sources[id.0 as usize];
         let last_seq = last_seq.min(source.granted_to).max(first_seq);
@@ -58,7 +59,7 @@ impl Group {
         self.retry_reads_at = self.retry_reads_at.min(retry_at);
     }
 
-    /// Unblocks the topics whose retry is due.
+    /// Unblocks the topics whose retry is due, and makes their ranges that were set aside fresh again.
     pub(super) fn retry_reads(&mut self, now: Millis) {
         self.retry_reads_at = Millis::MAX;
         for at in 0..self.sources.len() {

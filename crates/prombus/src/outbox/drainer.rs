@@ -149,7 +149,7 @@ impl OutboxDrainer {
     /// Publishes due rows, batch after batch, until none is left or nothing can be published.
     ///
     /// # Errors
-    /// Why it could not continue; rows that were not published are due again.
+    /// Why it could not continue. Rows that were not published are due again, at the latest when their lease has expired.
     pub async fn drain(&self) -> Result<DrainerCounts, OutboxError> {
         loop {
             match self.pass().await {

@@ -88,7 +88,7 @@ impl OutboxPublisher for Bus {
                     };
                     pushed.into_iter().map(result).collect()
                 }
-                // A batch is all or nothing: one bad record makes it fail for the others.
+                // A batch is published as a whole or not at all, so one bad record makes all others fail.
                 Err(_) => one_by_one(self, records).await,
             }
         })

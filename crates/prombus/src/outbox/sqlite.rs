@@ -1,5 +1,5 @@
-//! An outbox in a SQLite table, in the database of the business data: a service that writes both in one transaction has both
-//! or neither.
+//! An outbox in a SQLite table, in the database of the business data. A service writes business data and rows of the outbox in
+//! one transaction, so that both are stored or neither.
 //!
 //! Rows are claimed in the order of their rowids, i.e. the order in which they were added. A claim is an UPDATE in an
 //! immediate transaction, so only one of several drainers gets a row.
@@ -93,8 +93,8 @@ impl SqliteOutbox {
         self
     }
 
-    /// Adds a record through the caller's connection or transaction: the row exists if that commits, and does not if it
-    /// rolls back.
+    /// Adds a record through the caller's connection or transaction: the row exists if the caller's transaction commits,
+    /// and does not exist if it rolls back.
     ///
     /// # Errors
     /// See [`OutboxError`]; also if a row with this id exists.
@@ -318,7 +318,7 @@ fn due(connection: &Connection, now_ms: i64, rows: u32) -> Result<Vec<i64>, rusq
     Ok(rowids)
 }
 
-/// `None` for a row whose id is not UTF-8, which SQLite allows in a text column.
+/// Reads a claimed row. Returns `None` if its id is not UTF-8, which SQLite allows in a text column.
 fn claimed_row(row: &Row<'_>) -> Result<Option<ClaimedRow>, rusqlite::Error> {
     let name = text(row, 0, "id").ok().flatten();
     Ok(name.map(|name| ClaimedRow { row: name, record: record(row) }))

@@ -1,4 +1,5 @@
-//! Cold start: loads the state of a topic, then continues right after its position. No event is missed, none is seen twice.
+//! Cold start: loads the state of a topic as of a position, then follows the topic from there. No event is missed, none is
+//! seen twice.
 
 use crate::backend::{Backend, EventPosition, LatestQuery};
 use crate::batch::PullLimit;
@@ -33,7 +34,7 @@ impl State {
             let page = backend.latest(topic, query.clone()).await?;
             if state.position.is_none() {
                 state.position = page.position;
-                // Keys that change while this runs are left out of later pages; their events come after the position.
+                // A key that changes while this runs may be missing in later pages: its new event comes after the position.
                 query.to_seq = page.position.map(|position| position.seq);
             }
             for event in Event::all_read(page.events) {
@@ -68,7 +69,7 @@ impl State {
         self.events.is_empty()
     }
 
-    /// The position of the newest event that the state includes.
+    /// The position of the newest event that the state includes; `None` if the topic has no events.
     pub fn position(&self) -> Option<EventPosition> {
         self.position
     }
@@ -133,7 +134,7 @@ impl StateFollower {
     /// Waits for the next event and applies it. Cancel-safe: no event is lost if this future is dropped.
     ///
     /// # Errors
-    /// See [`ReadError`]; it may be called again.
+    /// See [`ReadError`]; `next` may be called again.
     pub async fn next(&mut self) -> Result<StateChange, ReadError> {
         loop {
             if let Some(event) = self.read.pop_front() {

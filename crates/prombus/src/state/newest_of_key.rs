@@ -1,7 +1,7 @@
 //! The newest event of each key: a fold over a topic's events in the order of their seqs. Pure: no clock, no I/O.
 //!
-//! It answers two questions: what the state of a key is, and which events of a compacted topic are live. Events without a
-//! key are never superseded, so they are live; the map holds them as ranges.
+//! It answers two questions: what the state of a key is, and which events of a compacted topic are *live*, so that compaction
+//! must keep them. Events without a key are never superseded, so they are always live; the map holds them as ranges.
 
 use foldhash::fast::RandomState;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -134,7 +134,7 @@ impl LatestMap {
     }
 
     /// Old tombstones after the seq `after` that are still the newest of their key, the oldest first, at most `limit`, with
-    /// their keys. A tombstone is old if it was committed by `committed_by_ms` or has a seq up to `old_seq`.
+    /// their keys. A tombstone is old if it was committed at `committed_by_ms` or before, or has a seq up to `old_seq`.
     pub fn old_tombstones(
         &mut self,
         after: u64,

@@ -36,7 +36,7 @@ pub struct SnapshotMarker {
     pub keys: u64,
     /// How many rows were published for this marker.
     pub rows: u64,
-    /// When the snapshot was taken.
+    /// When the snapshot was taken, in milliseconds since 1970.
     pub ts: i64,
 }
 
@@ -176,7 +176,8 @@ pub(crate) async fn snapshot_of(
     Ok(Some(marker))
 }
 
-/// The last seq that the snapshot with this marker includes; `None` if the topic has no later events.
+/// Returns the last seq that the snapshot with this marker includes; `None` if the topic has no later events. If the topic may
+/// have been deleted and created again since, also deletes the rows of keys that it does not have.
 async fn start_after(
     backend: &impl SnapshotSource,
     topic: &Topic,
@@ -194,8 +195,8 @@ async fn start_after(
         Err(ReadError::UnknownId(_)) => 0,
         Err(error) => return Err(error.into()),
     };
-    // The marker's event is gone, usually because newer ones have replaced it. If no other event of that age is left either, the
-    // topic may be another one of the same name.
+    // The event at the marker's position is gone, usually because a newer event of its key has replaced it. If no event up to
+    // `after` is left either, the topic may have been deleted and created again.
     if after < marked.seq {
         let limit = PullLimit { events: 1, ..PAGE };
         let old = LatestQuery { to_seq: Some(after), with_deleted: true, limit, ..LatestQuery::default() };
@@ -284,7 +285,7 @@ fn keys_of(events: EventBatch) -> impl Iterator<Item = String> {
     Event::all_read(events).filter_map(|event| event.key().map(str::to_owned))
 }
 
-/// The newest marker of a snapshot topic.
+/// The newest marker of a snapshot topic; `None` if it has no marker.
 async fn last_marker(
     backend: &impl SnapshotSource,
     snapshots: &Topic,

@@ -23,7 +23,7 @@ pub struct Subscribe {
     options: SubscribeOptions,
     /// The function given to [`filter`](Self::filter).
     filter: Option<EventFilter>,
-    /// Whether the group waits for unreadable events.
+    /// Whether the group waits for unreadable events, instead of delivering later ones (see [`in_order`](Self::in_order)).
     is_in_order: bool,
 }
 
@@ -61,7 +61,7 @@ impl Subscribe {
         self.from(Start::Earliest)
     }
 
-    /// Adds topics and patterns. They are fixed when the group is created.
+    /// Adds topics and patterns to the subscription. They cannot change after the group was created.
     pub fn topics<T: Into<String>>(mut self, topics: impl IntoIterator<Item = T>) -> Self {
         self.options.topics.extend(topics.into_iter().map(Into::into));
         self
@@ -109,7 +109,7 @@ impl Subscribe {
         self
     }
 
-    /// A handler's `Ok` does not ack: the program calls [`Bus::ack`](crate::Bus::ack). `Err` still nacks.
+    /// If true, a handler's `Ok` does not ack: the program calls [`Bus::ack`](crate::Bus::ack). `Err` still nacks.
     pub fn manual_ack(mut self, is_manual: bool) -> Self {
         self.options.manual_ack = is_manual;
         self
@@ -119,29 +119,29 @@ impl Subscribe {
         self.options.filter.get_or_insert_with(Filter::default)
     }
 
-    /// Only events with this key; the others are settled without delivery. The filter belongs to the group: all its members
-    /// must use the same one.
+    /// Delivers only events with this key; the others are settled without delivery. The filter belongs to the group: all
+    /// its members must use the same one.
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.group_filter().key = Some(key.into());
         self
     }
 
-    /// Only events with this tag; the others are settled without delivery. The filter belongs to the group: all its members
-    /// must use the same one.
+    /// Delivers only events with this tag; the others are settled without delivery. The filter belongs to the group: all
+    /// its members must use the same one.
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         self.group_filter().tag = Some(tag.into());
         self
     }
 
-    /// Only events with this header; the others are settled without delivery. The filter belongs to the group: all its
-    /// members must use the same one.
+    /// Delivers only events with this header; the others are settled without delivery. The filter belongs to the group: all
+    /// its members must use the same one.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.group_filter().header.insert(name.into(), value.into());
         self
     }
 
-    /// Only events for which `filter` returns true; the others are settled as if this subscription had acked them. It is
-    /// called often and should be quick.
+    /// Delivers only events for which `filter` returns true; the others are settled as if this subscription had acked them.
+    /// The function is called often and should be quick.
     pub fn filter(mut self, filter: impl Fn(&EventView<'_>) -> bool + Send + Sync + 'static) -> Self {
         self.filter = Some(Arc::new(filter));
         self

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The ack of a finished call waits at most this long for other calls, so that acks are settled together.
+/// The results of finished calls are collected for this long, so that they are settled together.
 const SETTLE_AFTER_MS: Millis = 5;
 
 /// A running handler. Dropping this changes nothing: the handler runs until the bus is closed.

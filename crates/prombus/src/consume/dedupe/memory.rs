@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// The default capacity, in marks. A mark takes less than a hundred bytes.
 const CAPACITY: usize = 1_000_000;
 
-/// Marks in memory, bounded. When it is full, the mark that would expire first is evicted and counted.
+/// A bounded number of marks in memory. When the store is full, the mark that would expire first is evicted and counted.
 ///
 /// ```
 /// use prombus::consume::dedupe::{DEDUPE_TTL_MS, DedupeStore, MemoryDedupe};

@@ -74,7 +74,7 @@ impl SqliteDedupe {
         self
     }
 
-    /// Deletes expired marks and returns how many. Marking does this too from time to time.
+    /// Deletes at most 1,000 expired marks and returns how many it deleted. Every 1,000th new mark calls this too.
     ///
     /// # Errors
     /// See [`DedupeError`].

@@ -2,9 +2,9 @@
 //! other store.
 //!
 //! A mark is an event with its own key and an id derived from topic, group and event, so that publishing it again adds
-//! nothing. An expired mark gets a tombstone (`null` with its key), after which compaction of the topic can remove both. All
-//! live marks are in memory: they are read from the topic when the store is opened, and marks of other writers are read when
-//! needed.
+//! nothing. An expired mark gets a tombstone (`null` with its key), after which compaction of the topic can remove both.
+//! All live marks are in memory: they are read from the topic when the store is opened. If a mark is not in memory, the
+//! store reads the events that other writers have added to the topic since.
 
 use super::memory::Marks;
 use super::{DedupeError, DedupeStore, expires_ms, mark_id};
@@ -101,7 +101,7 @@ impl TopicDedupe {
         self.len() == 0
     }
 
-    /// Removes expired marks, publishes their tombstones, and returns how many. Marking does this too.
+    /// Removes expired marks, publishes their tombstones, and returns how many were removed. Adding a mark does this too.
     ///
     /// # Errors
     /// See [`DedupeError`]. Marks that got no tombstone get one when the store is opened again.
@@ -138,7 +138,7 @@ impl TopicDedupe {
             };
             let mut marks = self.marks.lock();
             for event in &page.events {
-                // Events without a mark's key are not marks; ignore them.
+                // The key of a mark is a UUID. Other events are not marks; ignore them.
                 let Some(mark) = event.key().and_then(|key| Uuid::try_parse(key).ok()) else { continue };
                 match event.json::<Option<Kept>>() {
                     Ok(Some(kept)) => {

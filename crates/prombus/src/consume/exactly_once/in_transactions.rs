@@ -1,7 +1,8 @@
 //! Handlers whose effects and marks commit in one transaction, for any database.
 //!
-//! The steps are in an order that is safe at a crash: mark, effect, commit, ack. A crash before the commit leaves neither mark nor effect, and the
-//! event is redelivered. A crash after it leaves both; if the event is redelivered, it has its mark and is only acked.
+//! The steps are in an order that is safe at a crash: mark, effect, commit, ack. A crash before the commit leaves neither mark
+//! nor effect, and the event is redelivered. A crash after the commit leaves both; if the event is redelivered, it has its
+//! mark and is only acked.
 
 use super::Consumer;
 use crate::backend::Backend;
@@ -152,7 +153,8 @@ impl Worker {
         }
     }
 
-    /// Handles deliveries and settles them. Returns false if the database failed; then they are released.
+    /// Handles deliveries and settles them. Returns false if the database failed; then the deliveries that were not settled
+    /// before are released.
     async fn work(&mut self, deliveries: &[Delivery]) -> bool {
         let fates = self.commit(deliveries).await;
         if fates.is_err() && deliveries.len() > 1 {

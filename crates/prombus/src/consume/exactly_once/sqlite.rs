@@ -25,7 +25,7 @@ use transaction::{Handler, call, transact, trouble};
 /// The most marks of a topic that are deleted at a time.
 const PURGE_MARKS: i64 = 2_000;
 
-/// Runs handlers inside transactions of a SQLite database. A handle: clones share the connection.
+/// Runs handlers inside transactions of a SQLite database. Clones share the connection.
 ///
 /// ```
 /// use prombus::Bus;
@@ -115,7 +115,8 @@ impl SqliteExactlyOnce {
     /// commits the handler's writes together with the mark, then acks. `Err` or a panic rolls back and nacks. The handler
     /// must not end the transaction itself; if it does, the event is nacked.
     ///
-    /// A database error (it is locked, the disk is full) uses up no attempts: the event is tried again after a second.
+    /// A database error (for example, the database is locked or the disk is full) uses up no attempts: the event is tried
+    /// again after a second.
     ///
     /// # Errors
     /// See [`GroupError`].

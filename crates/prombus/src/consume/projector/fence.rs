@@ -1,8 +1,9 @@
 //! Keeps an older projector of a group from publishing after a newer one was opened in this process.
 //!
 //! A supervisor may open a projector while the previous one is still being dropped, or has a commit in progress. The newer
-//! one must not read the states before the older one's last commit, so both share a fence: each commit is made under its
-//! lock, and a projector that opens takes the next turn under the same lock.
+//! one must not read the states before the older one's last commit has ended. So both share a fence: a lock on the number of
+//! the projector that may publish (its *turn*). Each commit holds the lock, and a projector that is opened takes the next
+//! number under the same lock.
 
 use super::ProjectorError;
 use crate::backend::Backend;
@@ -35,7 +36,7 @@ struct FenceState {
 /// A projector's right to publish.
 pub(super) struct PublishTurn {
     fence: Arc<Fence>,
-    /// The turn of this projector. It may publish while this is [`FenceState::turn`].
+    /// The turn of this projector. The projector may publish while [`FenceState::turn`] has this value.
     number: u64,
 }
 

@@ -22,8 +22,8 @@ impl<P: Projection> Projector<P> {
     /// Folds and ticks until `shutdown` resolves or the bus is closed, then leaves the group. The current batch is finished
     /// first.
     ///
-    /// Ticks wait until all events that existed at the start are folded. Otherwise a tick could mark a state as stale although
-    /// newer events of its key exist.
+    /// Until all events that existed when the projector was opened are folded, it ticks only when no event is available.
+    /// Otherwise a tick could mark a state as stale although newer events of its key exist.
     ///
     /// # Errors
     /// See [`ProjectorError`].
@@ -42,7 +42,8 @@ impl<P: Projection> Projector<P> {
                 }
             };
             let events = self.subscription.next_batch();
-            // While catching up, available events come before ticks. If there are none, it has caught up as far as possible.
+            // While catching up, available events come before ticks. If there are none, the projector has caught up as far as
+            // possible.
             let turn = if is_behind {
                 tokio::select! {
                     biased;

@@ -27,7 +27,7 @@ where
     }
 }
 
-/// Why a transaction did not commit.
+/// Tells whether the handler or the database caused an error.
 pub(super) fn trouble(error: &rusqlite::Error) -> TransactionTrouble {
     match error.sqlite_error_code() {
         // A deferred constraint, which is checked at the commit.
@@ -84,7 +84,7 @@ fn do_once(
     Ok(fate)
 }
 
-/// Returns false if the event has a mark already, even an expired one.
+/// Marks an event. Returns false if it has a mark already, even an expired one.
 fn mark(
     transaction: &Transaction<'_>,
     event: &Event,
