@@ -22,8 +22,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A handle of an event bus; clones share the bus. The bus closes with [`close`](Self::close), or when its last handle,
-/// subscription and handler are gone. A handler runs until it is unsubscribed or the bus is closed.
+/// A handle of an event bus; clones share the bus. The bus closes with [`close`](Self::close), or when all its handles,
+/// subscriptions, deliveries and handlers are gone. A handler runs until it is unsubscribed or the bus is closed.
 #[derive(Clone)]
 pub struct Bus {
     backend: Arc<dyn Backend>,

@@ -120,7 +120,7 @@ impl PlaceInLine {
 
 /// The queue in which batches wait for room in the engine.
 pub(crate) trait PublishLine: Send + Sync {
-    /// Appends a batch to the engine, or adds it to the queue if the engine has no room.
+    /// Appends a batch to the engine, or adds it to the queue if other batches wait or the engine has no room.
     fn enter(self: Arc<Self>, batch: PublishBatch) -> Publishing;
     /// Appends queued batches to the engine as long as it has room.
     fn advance(&self);

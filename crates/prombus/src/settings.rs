@@ -79,7 +79,7 @@ pub struct TopicSettings {
     pub snapshot_topic: Option<Topic>,
     /// Groups give up an event after this many attempts, unless the member sets its own number. `None` for the default.
     pub max_attempts: Option<u32>,
-    /// At most this many events per second may be published through the server. `None` for no limit.
+    /// At most this many events per second may be published through the server. `None` if the topic has no limit.
     pub publish_rate: Option<f64>,
     /// At most this many events may be published at once. `None` for the number allowed per second.
     pub publish_burst: Option<f64>,

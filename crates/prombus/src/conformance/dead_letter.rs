@@ -173,7 +173,7 @@ pub async fn a_deleted_group_writes_no_dead_letters(bus: Bus) {
     bus.delete_group("orders", "billing").await.expect("deletes");
     drop(delivery.nack("too late"));
     drop(orders);
-    // That no dead letter is written cannot be awaited. So wait for a later dead letter, of another group.
+    // A test cannot wait for a dead letter that must not come. So it waits for a later dead letter, of another group.
     let mut other = with_attempts(&bus, "orders", "other", 1).await;
     fail(&mut other, 1, "boom").await;
     until("the dead letter", || async { !payloads(&bus, "dlq.orders").await.is_empty() }).await;

@@ -73,7 +73,7 @@ pub async fn a_filter_that_drops_everything_does_not_hold_the_floor(bus: Bus) {
     assert_eq!(group_info(&bus, "orders", "billing").await.counters.delivered, 0);
 }
 
-/// A closure applies only to the member that was given it: another member of the group gets events that the closure drops.
+/// A member's closure filters only the events that this member pulls, not those that other members of its group pull.
 pub async fn a_closure_applies_to_its_own_member_only(bus: Bus) {
     let none = bus.subscribe("orders", "billing").from_earliest().filter(|_| false);
     let mut none = none.await.expect("subscribes");

@@ -60,7 +60,7 @@ pub async fn from_ts_starts_at_the_first_event_of_that_time(bus: Bus) {
     assert_eq!(next(&mut orders).await.seq(), 5);
 }
 
-/// This is so even if the `ts` of events, which publishers set, are out of order.
+/// The first event whose `ts` is a time or later is found even if the `ts` of events, which publishers set, are out of order.
 pub async fn from_ts_finds_events_whose_times_are_out_of_order(bus: Bus) {
     for ts in [5_000, 1_000, 9_000, 2_000] {
         bus.publish("orders", &ts).ts(ts).await.expect("publishes");

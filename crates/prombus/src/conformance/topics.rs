@@ -133,8 +133,8 @@ pub async fn after_id_starts_other_topics_at_the_ts_of_the_event(bus: Bus) {
     nothing(&mut group).await;
 }
 
-/// A group that has fallen behind gets the events of its topics in commit order: it does not catch up with a busy topic before
-/// it delivers events of the other topics.
+/// A group that has fallen behind gets the events of its topics in commit order: it does not have to catch up with a busy
+/// topic before it gets events of the other topics.
 pub async fn topics_of_a_group_are_read_in_commit_order(bus: Bus) {
     publish_numbers(&bus, "busy", 100).await;
     // Commit times have a resolution of a millisecond.

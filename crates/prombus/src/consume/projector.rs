@@ -9,11 +9,11 @@
 //! are only acked. As a second line of defence, the id of a state event is derived from the input and the key, so that
 //! publishing the event again adds nothing.
 //!
-//! One projector runs per group. Opening a projector takes the group over from an older one in the same process, so a
-//! supervisor may restart it at once. From then on, the older one can neither publish nor pull
-//! ([`ProjectorError::Superseded`]), and its leases are void. Every input above the group's floor is delivered to the newer
-//! one, in order. Therefore every input up to the position in the header has been folded. A projector that finds events of
-//! other writers in its output topic logs a warning.
+//! One projector runs per group. Opening a projector takes the group over from an older one in the same process: the older
+//! one can neither publish nor pull any more ([`ProjectorError::Superseded`]), and its leases are void. So a supervisor may
+//! open a new projector at once. Every input above the group's floor is delivered to the new projector, in order. Therefore
+//! every input up to the position in the header has been folded. A projector that finds events of other writers in its
+//! output topic logs a warning.
 //!
 //! The output topic should be compacted and have no age limit: a state that retention removes is lost. To rebuild the
 //! states, use another output topic and another group.
@@ -290,8 +290,9 @@ impl<P: Projection> Projector<P> {
         self.pending.dead_letters.push((letter.json, letter.options));
     }
 
-    /// Publishes all pending changes: those of inputs in one commit, those of a tick in as many commits as their size needs.
-    /// Errors that may be temporary, such as a full disk, are retried until they end.
+    /// Publishes all pending changes: those of inputs in one commit, those of a tick in as many commits as their size
+    /// needs. If publishing fails, for example because the disk is full, it is retried, unless the bus is unavailable or a
+    /// commit is too large.
     async fn flush(&mut self) -> Result<(), ProjectorError> {
         while !self.pending.states.is_empty() || !self.pending.dead_letters.is_empty() {
             self.commit(self.pending.together()).await?;

@@ -26,7 +26,7 @@ impl Group {
         }
         gone.extend(source.take_aside_to(last));
         if source.granted_to < last {
-            // Events that the group did not know of yet are missed too, so their seqs are never granted.
+            // The group has also missed the events whose seqs were not granted yet. They never will be.
             source.settled.unsettled(source.granted_to + 1, last, |first, last| gone.push((first, last)));
             source.granted_to = last;
             source.restored = source.restored.split_off(&first_seq);

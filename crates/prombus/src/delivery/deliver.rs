@@ -19,7 +19,7 @@ impl Group {
         leased: &mut Vec<Leased>,
     ) -> bool {
         let Some(state) = self.members.get_mut(&member) else { return false };
-        // Search from the end: a pull of many topics ends its last reservation first.
+        // Search from the end: a pull from several topics ends its last reservation first.
         let Some(at) = state.reserved.iter().rposition(|&it| it == range) else { return false };
         state.reserved.swap_remove(at);
         self.reserved_count -= range.count();

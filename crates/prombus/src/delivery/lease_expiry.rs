@@ -60,7 +60,7 @@ impl Group {
         }
     }
 
-    /// When to call [`advance`](Self::advance) again. `None` if nothing is due in the future.
+    /// When to call [`advance`](Self::advance) again. `None` if no timer is set and nothing is to be retried.
     pub fn wake_at(&self) -> Option<Millis> {
         let put_off = self.put_off.iter().map(|&(at, _)| at).min();
         let retry_reads = (self.retry_reads_at < Millis::MAX).then_some(self.retry_reads_at);

@@ -46,7 +46,7 @@ impl LeaseMark {
         self.leased_to = self.leased_to.max(seq);
     }
 
-    /// The reason for the first delivery of an event since the last restart. `None` if it was certainly not delivered before.
+    /// The reason for the first delivery of an event since the last restart. `None` above `restarted_to`.
     pub(super) fn reason(&self, seq: u64) -> Option<RedeliveryReason> {
         (seq <= self.restarted_to).then_some(RedeliveryReason::ServerRestarted)
     }

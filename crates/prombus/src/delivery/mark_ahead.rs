@@ -1,9 +1,9 @@
 //! The lease mark: a durable upper bound of the seqs of a topic that a group has leased.
 //!
 //! Only events up to the durable mark are leased for the first time. So after a crash, an unsettled event above the mark
-//! was certainly not delivered. An unsettled event at or below the mark may have been: its next delivery has the reason
-//! `server_restarted`. The mark is recorded well ahead of the leases, together with other changes, so that a pull rarely
-//! waits for it. A seek resets the mark. A clean close lowers it to the highest seq that was leased.
+//! was certainly not delivered since the last seek. An unsettled event at or below the mark may have been: its next
+//! delivery has the reason `server_restarted`. The mark is recorded well ahead of the leases, together with other changes,
+//! so that a pull rarely waits for it. A seek resets the mark. A clean close lowers it to the highest seq that was leased.
 
 use super::SourceId;
 use super::group::Group;

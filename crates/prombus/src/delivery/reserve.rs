@@ -4,7 +4,7 @@ use super::group::Group;
 use super::member::{MemberId, ReservedRange};
 use super::{Millis, Position, SourceId};
 
-/// If a pull filters the events of several topics: the smallest number of seqs that it may reserve in each topic.
+/// A pull that filters the events of several topics may reserve at least this many seqs of each topic.
 const SHARE_MIN: u32 = 32;
 
 impl Group {

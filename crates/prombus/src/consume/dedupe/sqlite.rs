@@ -74,7 +74,7 @@ impl SqliteDedupe {
         self
     }
 
-    /// Deletes at most 1,000 expired marks and returns how many it deleted. Every 1,000th new mark calls this too.
+    /// Deletes at most 1,000 expired marks and returns how many it deleted. Every 1,000th call of `mark` does this too.
     ///
     /// # Errors
     /// See [`DedupeError`].

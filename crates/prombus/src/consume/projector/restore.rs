@@ -37,7 +37,7 @@ impl InputPosition {
 
 pub(super) struct RestoredStates<S> {
     pub(super) states: BTreeMap<String, S>,
-    /// The last input that was folded; `None` if it is not known, so that all inputs are folded.
+    /// The last input that was folded; `None` if it is not known, so that every delivered input is folded.
     pub(super) position: Option<InputPosition>,
     /// The seq of the next state event.
     pub(super) next_seq: u64,
