@@ -1,7 +1,7 @@
 //! Consumers with more guarantees than a plain handler: [`exactly_once`] remembers which events were handled, [`projector`]
 //! folds a topic into states by key.
 //!
-//! `docs/consuming.md` says what each of them guarantees and what not.
+//! `docs/consuming.md` says what each of them guarantees and what it does not.
 
 pub mod dedupe;
 pub mod exactly_once;

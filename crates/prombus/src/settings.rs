@@ -9,9 +9,9 @@ use prombus_protocol::limits::MAX_MAX_ATTEMPTS;
 use prombus_protocol::{Pattern, Topic};
 use serde::{Deserialize, Serialize};
 
-/// How often a compacted topic gets a snapshot.
+/// How often a compacted topic gets a snapshot by default.
 pub const SNAPSHOT_INTERVAL_MS: u64 = 30_000;
-/// How long a tombstone stays in a compacted topic.
+/// How long a tombstone stays in a compacted topic by default.
 pub const TOMBSTONE_MS: u64 = 24 * 3_600_000;
 
 const DAY_MS: u64 = 24 * 3_600_000;
@@ -30,7 +30,7 @@ pub struct TopicOptions {
     /// The newest events are kept, up to about this many bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention_bytes: Option<u64>,
-    /// Only the newest event of each key is kept.
+    /// Whether only the newest event of each key is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compaction: Option<bool>,
     /// Tombstones are kept for this many milliseconds.
@@ -69,7 +69,7 @@ pub struct TopicSettings {
     pub retention_ms: Option<u64>,
     /// The newest events are kept, up to about this many bytes; all by default.
     pub retention_bytes: Option<u64>,
-    /// Only the newest event of each key is kept.
+    /// Whether only the newest event of each key is kept.
     pub compaction: bool,
     /// Tombstones are kept for this many milliseconds.
     pub tombstone_ms: u64,

@@ -1,7 +1,7 @@
 //! Projectors fold the events of a topic into states by key, and publish each changed state to another topic.
 //!
 //! The states are stored in the output topic: the newest event of a key is its state, and `null` means that the key has
-//! none. A projector reads them when it is opened, so it needs no other storage.
+//! none. A projector reads the states when it is opened, so it needs no other storage.
 //!
 //! Each input event changes the states exactly once, also across crashes. A batch of inputs is folded, the changed states
 //! are published in one commit, then the inputs are acked. The header [`POSITION_HEADER`] of every state event names the
@@ -63,8 +63,8 @@ pub trait Projection: Send + 'static {
     /// The state of a key.
     type State: Serialize + DeserializeOwned + Send + 'static;
 
-    /// Folds an event into the states. Every state that it sets is published; for every key that it removes, `null` is
-    /// published.
+    /// Folds an event into the states. Every state that this function sets is published; for every key that it removes, `null`
+    /// is published.
     ///
     /// # Errors
     /// If the event cannot be folded. Its changes are undone, it becomes a dead letter, and the projector continues with the

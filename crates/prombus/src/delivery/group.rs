@@ -1,8 +1,8 @@
 //! The state of a group, and functions that read it. The functions that change it are in files named after the behaviour.
 //!
-//! A seq is granted (fresh), then reserved by a member that reads it, then leased to that member. If a filter drops it or it
-//! was removed, it is settled instead of leased. Seqs that are reserved but not delivered become fresh again. A
-//! redelivery is reserved, read and leased in the same way.
+//! A seq is granted (fresh), then reserved by a member that reads it, then leased to that member. If a filter drops its
+//! event, or the event was removed, the seq is settled instead of leased. Seqs that are reserved but not delivered become
+//! fresh again. A redelivery is reserved, read and leased in the same way.
 
 use super::change::Changes;
 use super::counters::{GroupCounters, SourceStatus, UnsettledCounts};
@@ -38,9 +38,9 @@ pub struct Group {
     pub(super) active: VecDeque<SourceId>,
     pub(super) timers: Timers,
     pub(super) changes: Changes,
-    /// Events with a failed or started attempt in `changes`. It has no generation yet (see [`gate`](Self::gate)).
+    /// Events with a failed or started attempt in `changes`. The attempt has no generation yet (see [`gate`](Self::gate)).
     pub(super) ungated: Vec<Position>,
-    /// Topics whose newest lease mark is in `changes`. It has no generation yet.
+    /// Topics whose newest lease mark is in `changes`. The mark has no generation yet.
     pub(super) ungated_marks: Vec<SourceId>,
     /// Whether a member has begun to wait for a lease mark since the last call of `take_mark_awaited`.
     pub(super) is_mark_awaited: bool,
@@ -71,8 +71,8 @@ impl Group {
         Self { jitter, mark_ahead, retry_reads_at, side_by_side: 1, ..Self::default() }
     }
 
-    /// Lets a pull reserve from up to this many topics, so that its reader can deliver their events in the order of their
-    /// times.
+    /// Lets a pull reserve from up to this many topics, so that the events of these topics can be delivered in the order of
+    /// their commit times.
     #[must_use]
     pub fn with_topics_side_by_side(mut self, topics: usize) -> Self {
         self.side_by_side = topics.max(1);

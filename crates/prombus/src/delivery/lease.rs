@@ -38,7 +38,7 @@ pub struct Unsettled {
     pub at: Millis,
     /// When the last lease began.
     pub leased_at: Millis,
-    /// Why the event was, or will be, delivered again. `None` if its only delivery is the running one.
+    /// Why the event was, or will be, delivered again. `None` if no earlier delivery counts.
     pub reason: Option<RedeliveryReason>,
     /// Whether the event is in the queue `Group::due`, which may also contain events that are not due any more.
     pub is_queued: bool,
@@ -131,7 +131,7 @@ impl Unsettled {
 /// All unsettled deliveries of a group.
 pub type UnsettledMap = HashMap<Position, Unsettled, BuildHasherDefault<PositionHasher>>;
 
-/// A fast hash is enough: positions are small numbers that clients cannot choose freely.
+/// A fast hash of positions. It need not resist attacks, because clients cannot choose positions freely.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PositionHasher(u64);
 
@@ -165,6 +165,6 @@ pub struct Leased {
     pub attempt: u32,
     /// When the lease ends.
     pub deadline: Millis,
-    /// Why it is delivered again. `None` if this is the first delivery.
+    /// Why it is delivered again. `None` if no earlier delivery counts.
     pub reason: Option<RedeliveryReason>,
 }

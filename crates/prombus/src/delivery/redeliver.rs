@@ -70,7 +70,7 @@ impl Group {
         window.saturating_sub(count).saturating_sub(gated_count)
     }
 
-    /// Hands a redelivery to the member that reserved and read it: its next attempt begins. Returns `None` if the
+    /// Hands an event to the member that reserved and read its redelivery: the next attempt begins. Returns `None` if the
     /// reservation is void, because the last holder settled the event, a seek moved the group, or the member is gone.
     pub fn hand_out(&mut self, member: MemberId, position: Position, now: Millis) -> Option<Leased> {
         let state = self.members.get_mut(&member)?;

@@ -1,4 +1,5 @@
-//! Reserving: a member takes fresh seqs to read them. Reserved seqs that are not delivered to it become fresh again, in seq order.
+//! Reserving: a member takes fresh seqs to read their events. Reserved seqs whose events are not delivered to the member
+//! become fresh again, in seq order.
 
 use super::group::Group;
 use super::member::{MemberId, ReservedRange};
@@ -61,7 +62,8 @@ impl Group {
         self.share
     }
 
-    /// Reserves fresh seqs of several topics, up to `share` of each, and keeps other members from these topics.
+    /// Reserves fresh seqs of several topics, up to `share` of each. Other members cannot reserve from these topics until the
+    /// reservations end.
     fn reserve_side_by_side(
         &mut self,
         member: MemberId,

@@ -18,7 +18,7 @@ const EXTENSION_MIN_MS: Millis = 1_000;
 pub enum Sender {
     /// A member of the group.
     Member(MemberId),
-    /// A caller that acts for the last holder of the event.
+    /// A caller that names only the event, not a member. It acts for the last holder of the event.
     LastHolder,
 }
 

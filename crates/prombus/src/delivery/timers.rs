@@ -59,7 +59,7 @@ impl Timers {
         self.heap.len() + usize::from(self.open.is_some())
     }
 
-    /// Removes and returns a due timer, in the order of time, then of position.
+    /// Removes and returns the first due timer, in the order of time, then of position; `None` if no timer is due.
     pub fn pop_due(&mut self, now: Millis) -> Option<LeaseTimer> {
         if let Some(open) = self.open.take_if(|open| open.at <= now) {
             self.heap.push(Reverse(open));

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// The newest event of each key of a topic, as of a position.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    /// By key.
+    /// The newest event of each key.
     events: HashMap<String, Event>,
     /// The newest event that the state includes; `None` if the topic has no events.
     position: Option<EventPosition>,

@@ -1,7 +1,7 @@
 //! Snapshots of compacted topics. A row for every key that changed since the last snapshot is published to the snapshot
 //! topic, followed by a marker with the position of the snapshot.
 //!
-//! A row is an event with the payload `{key, payload, ts}` and the same key; for a deleted key it is a tombstone (`null`).
+//! A row is an event with the changed key and the payload `{key, payload, ts}`; for a deleted key it is a tombstone (`null`).
 //! The marker's key is the name of the snapshot topic, so a newer marker supersedes the older ones; a key of that name is
 //! left out of snapshots. The newest rows, plus all events of the topic after the marker's position, are the whole state.
 
@@ -32,7 +32,7 @@ pub struct SnapshotMarker {
     pub topic: String,
     /// The snapshot and all events after this position are the whole state.
     pub position: MarkerPosition,
-    /// How many keys the topic had.
+    /// How many keys the topic had, without deleted ones.
     pub keys: u64,
     /// How many rows were published for this marker.
     pub rows: u64,

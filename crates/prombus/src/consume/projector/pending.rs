@@ -3,7 +3,7 @@
 use prombus_protocol::{PublishOptions, Uuid};
 use std::collections::BTreeMap;
 
-/// States that a tick changed are published in parts of at most this size, or of one state.
+/// States that a tick changed are published in parts of at most this size. A larger state is a part of its own.
 const TICK_BYTES: usize = 256 * 1024;
 /// Approximate size of an event without its key and payload: position, id, time.
 const EVENT_BYTES: usize = 300;
@@ -27,8 +27,8 @@ pub(super) struct PendingState {
 
 impl Pending {
     /// How many states go into the next commit. Changes of inputs are published together. Changes of a tick are divided,
-    /// because a tick may change all states at once, more than fit into a segment. If a crash interrupts it, the next tick
-    /// changes the rest.
+    /// because a tick may change all states at once, more than fit into a segment. If a crash interrupts the tick, the next
+    /// tick changes the rest.
     pub(super) fn together(&self) -> usize {
         if !self.dead_letters.is_empty() || self.states.values().any(|state| state.cause.is_some()) {
             return self.states.len();
