@@ -12,8 +12,8 @@ pub enum Unavailable {
     /// The bus was closed.
     #[error("the bus is closed")]
     Closed,
-    /// The disk is full, including the space that is reserved for group records. The change applies in memory, but a restart
-    /// loses it unless space becomes free before.
+    /// The disk is full, including the space that is reserved for group records. The change applies in memory, but it is
+    /// lost at a restart, unless space becomes free before the restart.
     #[error("the storage is full")]
     StorageFull,
     /// The engine cannot commit at the moment. Whether earlier writes were kept is unknown; try again.

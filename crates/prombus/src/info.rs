@@ -42,7 +42,7 @@ pub struct GroupInfo {
     pub in_flight: usize,
     /// Events that wait for another attempt.
     pub waiting: usize,
-    /// The oldest event that is not settled.
+    /// The oldest event that is not settled; `None` if the store has no such event.
     pub oldest_unacked: Option<OldestUnacked>,
     /// Counters since the bus was opened.
     pub counters: GroupCounters,

@@ -33,7 +33,7 @@ enum Stage {
         place: Arc<PlaceInLine>,
         line: Arc<dyn PublishLine>,
     },
-    /// The queue itself is full.
+    /// Not in the queue, because the queue is full.
     Outside {
         batch: PublishBatch,
         line: Arc<dyn PublishLine>,

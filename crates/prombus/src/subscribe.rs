@@ -1,6 +1,6 @@
 //! Subscriptions, as a stream of deliveries or as a handler that is called for each event.
 //!
-//! This file is the stream; `builder.rs` has the options and joins the group, `handler.rs` runs handlers.
+//! This file contains the stream; `builder.rs` has the options and joins the group, `handler.rs` runs handlers.
 
 mod builder;
 mod deliveries;

@@ -69,7 +69,7 @@ impl Default for BusBuilder {
 }
 
 impl BusBuilder {
-    /// All limits at once.
+    /// Replaces all limits.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self

@@ -24,7 +24,7 @@ impl Publish {
         Self { backend: Arc::clone(backend), payload, options: PublishOptions::default() }
     }
 
-    /// All options at once.
+    /// Replaces all options.
     pub fn options(mut self, options: PublishOptions) -> Self {
         self.options = options;
         self

@@ -142,7 +142,7 @@ pub async fn figures_count_publishes_and_settles(bus: Bus) {
     assert!(figures.store.bytes > 0);
 }
 
-/// `arrival()` waits for the next event of a topic without a group, also if the topic does not exist yet.
+/// `arrival()` waits, without a group, until a topic has an event with a given seq, also if the topic does not exist yet.
 pub async fn arrival_waits_for_the_next_event(bus: Bus) {
     let (backend, topic) = (bus.backend(), super::probe::topic("orders"));
     assert_eq!(backend.topic(topic.as_str()), None);

@@ -51,7 +51,7 @@ pub async fn leases_of_a_paused_member_keep_running(bus: Bus) {
     assert_eq!(next(&mut other).await.attempt(), 2);
 }
 
-/// A deleted group is gone: its members' streams end, and a new group of that name starts from the beginning.
+/// When a group is deleted, the streams of its members end. A new group of that name does not inherit its progress.
 pub async fn a_deleted_group_is_gone(bus: Bus) {
     publish_numbers(&bus, "orders", 2).await;
     let mut orders = subscribe(&bus, "orders", "billing").await;
@@ -156,7 +156,7 @@ pub async fn dropping_all_handles_is_safe(bus: Bus) {
     assert!(last.is_ok_and(|settled| settled.stale), "a delivery keeps the bus open");
 }
 
-/// Dropping the last handle closes the bus; publishes in progress still resolve.
+/// Dropping the last handle of a bus without subscriptions closes the bus; publishes in progress still resolve.
 pub async fn the_last_handle_closes_the_bus(bus: Bus) {
     let publishing: Vec<_> = (0..10).map(|number| bus.publish("orders", &number).send()).collect();
     drop(bus);

@@ -40,7 +40,7 @@ pub async fn publishes_without_waiting_keep_their_order(bus: Bus) {
     assert_eq!(payloads(&bus, "orders").await, expected);
 }
 
-/// A publish with an id that the topic has adds nothing; in another topic the id names another event.
+/// A publish with an id that the topic already has adds nothing. In another topic the same id is the id of another event.
 pub async fn publish_with_a_known_id_is_a_duplicate_and_adds_nothing(bus: Bus) {
     let first = bus.publish("orders", "first").id(ID).await.expect("publishes");
     assert_eq!(first, Published { id: ID, seq: 1, duplicate: false });
@@ -71,7 +71,7 @@ pub async fn publish_with_an_id_that_the_bus_assigned_is_a_duplicate(bus: Bus) {
     assert_eq!(payloads(&bus, "orders").await, ["1", "2", "3"]);
 }
 
-/// An id that occurs twice in one batch adds one event.
+/// If an id occurs twice in one batch, only one event is added.
 pub async fn a_repeated_id_inside_one_batch_is_a_duplicate(bus: Bus) {
     let with_id = PublishOptions { id: Some(ID), ..PublishOptions::default() };
     let mut batch = bus.batch();

@@ -1,12 +1,12 @@
-//! Events that were removed before the group settled them: by retention, or with their topic.
+//! Events that retention removed before the group settled them.
 
 use super::group::Group;
 use super::lease::UnsettledState;
 use super::{Position, SourceId};
 
 impl Group {
-    /// Records that all events of a topic below `first_seq` were removed. Those that wait for their first delivery or for a
-    /// redelivery are settled; members may still settle those that they hold. Returns how many events the group missed.
+    /// Records that all events of a topic below `first_seq` were removed. Events that wait for their first delivery or for a
+    /// redelivery are settled; members may still settle events that they hold. Returns how many events the group missed.
     pub fn cut(&mut self, id: SourceId, first_seq: u64) -> u64 {
         let last = first_seq.saturating_sub(1);
         let source = &mut self.sources[id.0 as usize];
@@ -26,7 +26,7 @@ impl Group {
         }
         gone.extend(source.take_aside_to(last));
         if source.granted_to < last {
-            // The group has also missed the events whose seqs were not granted yet. They never will be.
+            // The group has also missed the events whose seqs were not granted yet.
             source.settled.unsettled(source.granted_to + 1, last, |first, last| gone.push((first, last)));
             source.granted_to = last;
             source.restored = source.restored.split_off(&first_seq);

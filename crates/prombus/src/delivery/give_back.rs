@@ -27,9 +27,9 @@ impl Group {
         }
     }
 
-    /// Puts back a redelivery that the member reserved but did not get, because it did not fit or could not be read. Nothing
-    /// is recorded: the record of the attempt's start is also valid for the next reservation. Returns false if the member has
-    /// not reserved this redelivery.
+    /// Puts back a redelivery that the member reserved but did not get, because it did not fit or its read failed or was
+    /// cancelled. Nothing is recorded: the record of the attempt's start is also valid for the next reservation. Returns
+    /// false if the member has not reserved this redelivery.
     pub fn put_back_redelivery(&mut self, member: MemberId, position: Position, now: Millis) -> bool {
         self.is_reserved_by(member, position) && self.make_due(position, now).is_some()
     }

@@ -1,4 +1,4 @@
-//! An event whose attempts are used up.
+//! An event that the group gives up.
 
 use super::Position;
 

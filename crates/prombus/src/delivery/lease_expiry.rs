@@ -6,7 +6,7 @@ use super::{Millis, Position};
 use prombus_protocol::RedeliveryReason;
 
 impl Group {
-    /// Advances the clock to `now`: expires leases, ends waits, and starts due retries.
+    /// Does everything that is due at `now`: expires leases, ends waits, and starts retries.
     pub fn advance(&mut self, now: Millis) {
         let mut room = None;
         while let Some(timer) = self.timers.pop_due(now) {
@@ -72,7 +72,7 @@ impl Group {
         self.timers.count()
     }
 
-    /// Removes stale timers if most of them are stale.
+    /// Removes the stale timers if most timers are stale.
     #[inline]
     pub(super) fn sweep_timers(&mut self) {
         if self.timers.needs_sweep(self.unsettled.len()) {

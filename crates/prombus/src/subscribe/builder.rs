@@ -44,7 +44,7 @@ impl Subscribe {
         self
     }
 
-    /// All options at once.
+    /// Replaces all options.
     pub fn options(mut self, options: SubscribeOptions) -> Self {
         self.options = options;
         self
@@ -85,7 +85,7 @@ impl Subscribe {
         self
     }
 
-    /// An event becomes a dead letter when this many attempts have failed. Default: 5.
+    /// An event becomes a dead letter when this many attempts have failed. Default: the topic's setting, or 5 if it has none.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.options.max_attempts = Some(attempts);
         self

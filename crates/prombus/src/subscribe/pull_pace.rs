@@ -3,7 +3,7 @@
 
 use crate::delivery::{MemberSettings, Millis};
 
-/// Events of the first pull, when the speed of the subscriber is unknown.
+/// The number of events of the first pull, when the speed of the subscriber is unknown.
 const FIRST_PULL: u32 = 1;
 
 /// How many events to pull at once. The number doubles while each pull is handed out within a small part of the lease time,
@@ -12,7 +12,7 @@ const FIRST_PULL: u32 = 1;
 pub(super) struct PullPace {
     /// The size of the next pull.
     events: u32,
-    /// When the last pull was made.
+    /// When the last pull was made; `None` before the first pull, and while a pull is in progress.
     pub(super) pulled_at: Option<Millis>,
 }
 
