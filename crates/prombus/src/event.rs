@@ -1,5 +1,5 @@
-//! Events and deliveries as a subscriber receives them. Events that were pulled together share one buffer, and each `Event` is a
-//! cheap handle into it.
+//! Events and deliveries as a subscriber receives them. Events that were pulled together share one buffer, and each `Event`
+//! is a cheap handle into it.
 
 use crate::backend::{DurableTicket, Membership, SettleOutcome, Verdict};
 use crate::batch::{DeliveryBatch, DeliveryItem, EventBatch};
@@ -183,8 +183,8 @@ impl Delivery {
         self.item().attempt
     }
 
-    /// Why the event was redelivered. On attempt 1 it is `None`, or `ServerRestarted` if the event may have been delivered before
-    /// a restart.
+    /// Why the event was redelivered. On attempt 1 it is `None`, or `ServerRestarted` if the event may have been delivered
+    /// before a restart.
     pub fn reason(&self) -> Option<RedeliveryReason> {
         self.item().reason
     }
@@ -216,8 +216,8 @@ impl Delivery {
         self.settle(Verdict::Ack)
     }
 
-    /// Nacks the event: it is redelivered after a backoff, and becomes a dead letter after the last attempt. The nack applies at
-    /// once; await the result to wait until it is durable.
+    /// Nacks the event: it is redelivered after a backoff, and becomes a dead letter after the last attempt. The nack applies
+    /// at once; await the result to wait until it is durable.
     pub fn nack(&self, reason: &str) -> Settling {
         self.settle(Verdict::Nack { delay_ms: None, reason: Some(reason) })
     }
