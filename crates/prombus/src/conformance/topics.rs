@@ -57,8 +57,8 @@ pub async fn two_stars_match_any_number_of_segments(bus: Bus) {
     nothing(&mut all).await;
 }
 
-/// A topic that is created later is read from its first event, also by a group that started at latest, and also if the group
-/// has no members at that time.
+/// A topic that is created later is read from its first event, also by a group that started at `latest`, and also if the
+/// group has no members when the topic is created.
 pub async fn a_topic_created_later_is_read_from_its_first_event(bus: Bus) {
     publish(&bus, "a.old", 1).await;
     let mut group = bus.subscribe("a.*", "g").await.expect("subscribes");
@@ -81,7 +81,7 @@ pub async fn a_pattern_wakes_a_member_for_a_new_topic(bus: Bus) {
     assert_eq!(super::probe::soon("the event", waiting).await.expect("no panic"), ["a.new 1"]);
 }
 
-/// Dead-letter topics match only patterns that begin with `dlq.`.
+/// Only patterns that begin with `dlq.` match dead-letter topics.
 pub async fn dead_letter_topics_match_only_patterns_that_name_them(bus: Bus) {
     for name in ["a", "dlq.a", "dlq.b.c"] {
         publish(&bus, name, 1).await;
@@ -98,7 +98,7 @@ pub async fn dead_letter_topics_match_only_patterns_that_name_them(bus: Bus) {
     nothing(&mut one).await;
 }
 
-/// An event that two entries of a subscription match is delivered once.
+/// An event that matches two entries of a subscription is delivered only one time.
 pub async fn an_event_that_two_patterns_match_is_delivered_once(bus: Bus) {
     publish(&bus, "a.b", 1).await;
     let group = bus.subscribe("a.*", "g").topics(["a.b", "**"]).from_earliest();
