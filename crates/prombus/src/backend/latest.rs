@@ -9,7 +9,7 @@ pub enum Keys {
     /// All keys of the topic.
     #[default]
     All,
-    /// These keys, if the topic has them.
+    /// These keys. Keys that the topic does not have, or that are deleted, are left out.
     These(Vec<String>),
 }
 
@@ -26,7 +26,8 @@ pub struct LatestQuery {
     /// Returns only events up to this seq. For the second and later pages, set it to the seq of the first page's position. Keys that
     /// have newer events are left out; a consumer that reads the topic after that position receives those events.
     pub to_seq: Option<u64>,
-    /// Whether to return deleted keys as well, with the tombstone (the event that deleted the key) as their newest event.
+    /// With [`Keys::All`]: whether to return deleted keys as well, with the tombstone (the event that deleted the key) as their
+    /// newest event.
     pub with_deleted: bool,
     /// The limits of one page.
     pub limit: PullLimit,

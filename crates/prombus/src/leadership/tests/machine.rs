@@ -46,8 +46,8 @@ impl Process {
         Self { machine: LeaseMachine::new(LeaseTiming::default(), candidate, secret), id }
     }
 
-    /// Executes all steps that are due at `now`, with immediate responses. Returns when the process wants to be called
-    /// again.
+    /// Executes all steps that are due at `now`, with immediate responses. Returns the time at which the process must
+    /// be called again.
     fn run(&mut self, store: &mut Store, now: u64) -> u64 {
         loop {
             match self.machine.next(now) {
@@ -81,7 +81,7 @@ impl Process {
         self.machine.gate_deadline().is_some_and(|deadline| now < deadline)
     }
 
-    /// The compare-and-set that the process wants now.
+    /// Expects that the next step is a compare-and-set, and returns its parameters.
     fn expect_write(&mut self, now: u64) -> (Option<u64>, LeaseRecord) {
         match self.machine.next(now) {
             LeaseStep::CompareAndSet { expected, record } => (expected, record),
@@ -95,7 +95,7 @@ impl Process {
     }
 }
 
-/// A leader `a` that took the lease at time 0, and a challenger `b` that has seen it.
+/// A leader `a` that took the lease at time 0, and a challenger `b` that has read its record.
 fn leader_and_challenger() -> (Process, Process, Store) {
     let (mut a, mut b, mut store) = (Process::new("a"), Process::new("b"), Store::default());
     a.run(&mut store, 0);
@@ -243,7 +243,7 @@ fn a_take_whose_response_was_lost_is_decided_by_reading() {
 #[test]
 fn failed_reads_do_not_prove_that_the_record_is_unchanged() {
     let (mut a, mut b, mut store) = leader_and_challenger();
-    // The challenger cannot read from 250 on; the leader renews.
+    // The reads of the challenger fail from time 250 on, while the leader renews the lease.
     let mut now = 250;
     while now < 30_000 {
         b.expect_read(now);
@@ -366,7 +366,7 @@ fn a_deposed_process_does_not_mistake_its_own_old_record_for_a_lease() {
     a.expect_write(2_000);
     a.machine.deposed(2_010);
     assert_eq!((a.holds(), a.machine.gate_deadline()), (None, None));
-    // The renewal that was on its way is applied.
+    // The store applies the renewal that was sent before.
     let Some(record) = &mut store.0 else { panic!("is there") };
     record.revision += 1;
     a.machine.was_set(Ok(true), 2_050);
