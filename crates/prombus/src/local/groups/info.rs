@@ -149,8 +149,8 @@ impl Groups {
 
     fn describe(&self, cell: &Arc<GroupCell>, leases_max: usize) -> Described {
         self.runtime.act(cell, |core, now| {
-            // Passes new events to the machine first, because it may not know of events that no member has pulled
-            // since the restart.
+            // Tells the machine of new events first. Without that, it would not know of events that no member has
+            // pulled since a restart.
             cell.waiters.grant_new_events(&mut core.machine);
             core.machine.advance(now);
             let mut topics = Vec::new();

@@ -58,7 +58,7 @@ impl ResolvedStart {
     /// The floors of these topics. `None` if a topic that did not exist at the time of the lookups has events: then the start
     /// position must be resolved again.
     pub(in crate::local) fn floors(&self, engine: &dyn Engine, topics: &[TopicId]) -> Option<Vec<u64>> {
-        // A group never starts before the events that retention has left.
+        // A group never starts at an event that retention has removed.
         let removed = |topic: TopicId| engine.retained_from(topic).saturating_sub(1);
         let floor = |&topic: &TopicId| match self {
             Self::Earliest => Some(removed(topic)),
