@@ -48,6 +48,6 @@ mod tests {
             assert!(!address.note(&record(leader_id, revision)), "{leader_id} {revision}");
         }
         assert!(address.note(&record("second", 5)));
-        assert!(!address.note(&record("second", 6)), "reported only once");
+        assert!(!address.note(&record("second", 6)), "only the first call reports it");
     }
 }

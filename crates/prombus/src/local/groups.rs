@@ -71,8 +71,7 @@ fn busy_or<T>(refused: impl Into<TopicRefused>) -> Result<Tried<T>, GroupError> 
     }
 }
 
-/// Repeats an attempt until the engine has room for it, or until the bus fails because the engine has been suspended for too
-/// long.
+/// Repeats an attempt until the engine has room for it. Fails if the engine has been suspended for too long.
 pub(super) async fn with_room<T, E: From<Unavailable>>(
     commits: &CommitWatch,
     mut attempt: impl FnMut() -> Result<Tried<T>, E>,

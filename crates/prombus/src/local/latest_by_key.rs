@@ -216,7 +216,7 @@ impl LatestByKey {
         Ok(map)
     }
 
-    /// Brings the map up to date, with the events whose `ts` is at most `to_ts`.
+    /// Brings the map up to date, with the events whose `ts` is at most `to_ts`. Fails if the keys take too much memory.
     fn poll_catch_up(
         &self,
         state: &mut TopicState,

@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(clock.steady_ms(), 2_500);
         manual.advance_ms(40_000);
         assert_eq!(clock.steady_ms(), 2_500, "the process was stopped");
-        assert_eq!(clock.wall_ms(), 42_500, "wall time continues");
+        assert_eq!(clock.wall_ms(), 42_500, "the wall clock continues");
         manual.advance_ms(STOP_MS - 1);
         assert_eq!(clock.steady_ms(), 2_500 + STOP_MS - 1, "the process runs again");
     }

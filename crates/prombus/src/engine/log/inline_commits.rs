@@ -81,7 +81,10 @@ mod tests {
             done = asked;
             if asked < 3 {
                 asked += 1;
-                assert!(commits.run_with(|| unreachable!("the turn is taken")), "the holder makes room");
+                assert!(
+                    commits.run_with(|| unreachable!("the turn is taken")),
+                    "the thread that holds the turn makes room"
+                );
             }
             false
         });

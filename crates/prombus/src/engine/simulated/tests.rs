@@ -267,7 +267,7 @@ fn closing_during_an_outage_refuses_queued_appends() {
     engine.suspend("unplugged");
     assert!(engine.close(MayBlock::on_this_thread()).is_err());
     assert!(appended.late.unwrap().take().is_err());
-    assert_eq!(database.commit(), 1, "only the fence of the takeover");
+    assert_eq!(database.commit(), 1, "the only commit is the takeover");
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn scans_of_several_topics_are_pending_at_the_same_time() {
             pending += times;
         }
     }
-    assert!(pending >= 4, "reads are pending");
+    assert!(pending >= 4, "only {pending} reads were pending");
     let (seqs, scanned, pending) = scan(&mut *scanner, topics[0], (31, 99));
     assert_eq!((seqs.len(), scanned.unwrap().next_seq, pending), (0, 31, 0));
 }

@@ -196,10 +196,10 @@ impl History {
             return false;
         }
         assert!(record.revision > stored.map_or(0, |it| it.revision), "revisions rise");
-        assert!(record.term >= stored.map_or(0, |it| it.term), "terms never fall");
+        assert!(record.term >= stored.map_or(0, |it| it.term), "terms never decrease");
         if !record.is_released() {
             let leader = self.terms.entry(record.term).or_insert_with(|| record.leader_id.clone());
-            assert_eq!(*leader, record.leader_id, "two processes in term {}", record.term);
+            assert_eq!(*leader, record.leader_id, "two processes lead in term {}", record.term);
         }
         self.stored = Some(record);
         true

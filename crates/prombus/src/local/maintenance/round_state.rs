@@ -39,7 +39,8 @@ pub(super) struct TopicRoundState {
     pub(super) ages: AgeSamples,
     /// The progress of the sweep of old tombstones.
     pub(super) tombstones: TombstoneSweep,
-    /// Whether a failure of maintenance was logged for this topic. Further failures are not logged.
+    /// Whether a failure of retention, compaction or a snapshot was logged for this topic. Further failures are not
+    /// logged until a snapshot of the topic succeeds.
     pub(super) has_logged_fault: bool,
 }
 
