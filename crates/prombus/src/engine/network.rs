@@ -1,6 +1,6 @@
 //! The engine for databases on a network: the part that does not depend on the kind of database. Each kind implements
-//! [`RemoteDatabase`]. An engine *leads* its database: only it may write. It is *deposed* when another process takes over the
-//! lead.
+//! [`RemoteDatabase`]. At any time one engine *leads* a database: only that engine may write. It is *deposed* when another
+//! process takes over.
 //!
 //! ```text
 //! NetworkEngine ── leader: topics, queue, ids, commit times, the newest events

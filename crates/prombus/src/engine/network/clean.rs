@@ -8,7 +8,7 @@ use crate::engine::{Cleaned, Liveness, StoredTopic, TopicId};
 use crate::error::{ReadError, Unavailable};
 use std::sync::Arc;
 
-/// The maximum number of events that a step of compaction examines, and so also removes.
+/// The maximum number of events that one step of compaction examines. A step removes at most as many.
 const SLICE: usize = 10_000;
 
 /// Why a cleaning ended early.

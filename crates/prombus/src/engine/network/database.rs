@@ -22,8 +22,8 @@ pub enum CommitError {
 
 /// A database on a network that stores events and records.
 ///
-/// **Reads** wait while the database is unreachable and are repeated when it is back. A read that returns an error would not
-/// succeed by waiting. Reads return only data that a failover cannot undo.
+/// **Reads** wait while the database is unreachable and are repeated when it is back. An error means that waiting longer would
+/// not help. Reads return only data that a failover cannot undo.
 ///
 /// **Commits** are sent one at a time. If a commit is sent again after [`CommitError::Unreachable`], it must not be applied a
 /// second time.

@@ -2,7 +2,7 @@
 //! database.
 //!
 //! **Invariant:** the cached events of a topic have consecutive seqs, up to the newest durable seq. When the size limit is
-//! exceeded, the events that were added first are removed, of whichever topic they are.
+//! exceeded, the events that were added first are removed, no matter which topic they belong to.
 
 use super::change::EventDocument;
 use super::piece::{FetchLimit, Piece};

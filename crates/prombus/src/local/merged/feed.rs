@@ -60,7 +60,8 @@ impl Feeds {
         self.count.store(all.len(), Ordering::SeqCst);
     }
 
-    /// Notes in the feeds that follow a topic that it has new durable events. Adds the wakers to call to `woken`.
+    /// Called when a topic has new durable events: notes this in the feeds that follow the topic, and adds the wakers
+    /// of their readers to `woken`.
     pub(in crate::local) fn committed(&self, topic: TopicId, woken: &mut Vec<Waker>) {
         self.each(|feed| {
             let mut state = feed.state.lock();
