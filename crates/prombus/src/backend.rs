@@ -1,9 +1,12 @@
-//! The interface between the bus or the gateway and the implementation beneath them.
+//! The interface that the bus and the server use for topics and groups. A *group* delivers the events of topics to its members:
+//! it leases each event to one member, until that member settles it (acks it or gives it up) or the lease expires. The group's
+//! *floor* is the seq up to which all events are settled.
 //!
-//! [`LocalBackend`](crate::LocalBackend) implements it for every [`Engine`](crate::engine::Engine) and runs the group machine
-//! in this process; a system with its own leases implements [`Backend`] directly.
+//! [`LocalBackend`](crate::LocalBackend) implements it for every [`Engine`](crate::engine::Engine): the engine stores events, and
+//! this process decides which member gets which event. A system that manages groups and leases itself would implement [`Backend`]
+//! directly.
 //!
-//! Publishes, pulls and settlements are batches, even for a single event. The files of this folder contain the types of the
+//! Publishes, pulls and settlements are batches, even for a single event. The files in `backend/` contain the types of the
 //! interface and depend neither on [`Backend`] nor on [`Membership`].
 
 mod durable_ticket;
@@ -44,14 +47,15 @@ use std::task::{Context, Poll};
 pub struct Joined {
     /// The member.
     pub membership: Arc<dyn Membership>,
-    /// Whether this created the group.
+    /// Whether the join created the group.
     pub created: bool,
 }
 
 /// One member of a group. A member that is dropped without [`leave`](Self::leave) counts as lost.
 pub trait Membership: Send + Sync + 'static {
-    /// Waits for at least one lease, then takes as many as are available within the limits. The batch is emptied first, even if
-    /// the result is pending. Nothing is lost when the caller stops waiting. A membership has one puller at a time.
+    /// Leases events to this member: waits until at least one is available, then puts as many as are available within the limits
+    /// into `into`. Empties `into` first, even if the result is pending. If the caller stops polling, no event is lost. Only one
+    /// task may pull for a member at a time.
     fn poll_pull(
         &self,
         limit: PullLimit,
@@ -59,19 +63,20 @@ pub trait Membership: Send + Sync + 'static {
         context: &mut Context<'_>,
     ) -> Poll<Result<(), GroupError>>;
 
-    /// The caller of [`poll_pull`](Self::poll_pull) stops waiting for now, so the events that are being read for it may go to
-    /// other members.
+    /// Reports that the caller of [`poll_pull`](Self::poll_pull) stops waiting for now. Events that are still being read for it
+    /// may then go to other members.
     fn stop_waiting(&self) {}
 
-    /// Applies acks, nacks and extensions at once, with one outcome each.
+    /// Applies verdicts (acks, nacks, extensions) immediately, and appends the outcome of each to `outcomes`. The ticket resolves
+    /// when they are durable.
     fn settle(
         &self,
         verdicts: &[(Position, Verdict<'_>)],
         outcomes: &mut Vec<SettleOutcome>,
     ) -> DurableTicket;
 
-    /// Counts an ack or nack of an event that this member does not hold. After a reconnect the event usually belongs to the
-    /// member of the previous connection.
+    /// Counts, for metrics, an ack or nack of an event that is not leased to this member. Usually the client has reconnected, and
+    /// the event was leased to the member of its previous connection.
     fn count_stale(&self);
 
     /// The current time of the steady clock.
@@ -80,18 +85,18 @@ pub trait Membership: Send + Sync + 'static {
     /// Whether this member still holds the lease of a delivery that was pulled and not handed out yet.
     fn is_live(&self, item: &DeliveryItem, batch: &DeliveryBatch) -> bool;
 
-    /// The group's cursor; `None` if it cannot be read.
+    /// The event at the group's floor; `None` if the group's state cannot be read.
     fn cursor(&self) -> BoxFuture<'_, Option<CursorPosition>>;
 
-    /// Stops or starts deliveries to this member; its leases keep running.
+    /// Stops or restarts deliveries to this member. While it is paused, the leases that it holds still expire.
     fn pause(&self, is_paused: bool);
 
     /// Reports whether this process has stopped reading from the member's connection. While it has, the member's leases do not
     /// expire.
     fn hold(&self, is_held: bool);
 
-    /// Makes this the only member: all others are removed and get [`GroupError::TakenOver`], all leases are void, and every
-    /// event above the floor is redelivered, in order. Resolves when that is durable.
+    /// Makes this member the only one of its group: all others are removed and get [`GroupError::TakenOver`], all leases become
+    /// void, and every event above the floor is delivered again, in order. Resolves when that is durable.
     fn take_over(&self) -> BoxFuture<'_, Result<(), GroupError>>;
 
     /// Leaves the group: unsettled events go to other members at once, and the attempt does not count.
@@ -121,13 +126,13 @@ pub trait Backend: Send + Sync + 'static {
     /// An empty batch to publish, with this backend's limits and time.
     fn batch(&self) -> PublishBatch;
 
-    /// Checks whether the backend can write.
+    /// Returns an error if the backend cannot write.
     ///
     /// # Errors
     /// [`Unavailable`] says why not.
     fn health(&self) -> Result<(), Unavailable>;
 
-    /// Whether the disk is full, so that publishes, or even group records, are refused. The cost is two atomic loads.
+    /// Whether the disk is full, so that publishes, or even the records of acks, are refused. The cost is two atomic loads.
     fn is_storage_full(&self) -> bool {
         false
     }
@@ -137,12 +142,13 @@ pub trait Backend: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Events that a reader failed to read and that are still unreadable.
+    /// The events that could not be read when a reader needed them, and that are still unreadable.
     fn unreadable(&self) -> BoxFuture<'_, Result<Vec<UnreadableRange>, ReadError>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    /// Marks the unreadable events as damaged. Resolves with their ranges when the mark is durable.
+    /// Marks the unreadable events as damaged, so that readers and groups skip them. Resolves with their ranges when that is
+    /// durable.
     fn accept_losses(&self) -> BoxFuture<'_, Result<Vec<UnreadableRange>, ReadError>> {
         Box::pin(async { Ok(Vec::new()) })
     }
@@ -150,7 +156,8 @@ pub trait Backend: Send + Sync + 'static {
     /// The topic of this name, if it exists.
     fn topic(&self, name: &str) -> Option<Topic>;
 
-    /// Queues a batch: all of its events or none, in the order of calls. Resolves when it is durable, with one outcome per event.
+    /// Publishes a batch: either all of its events or none. Batches are stored in the order of the calls. Resolves when the batch
+    /// is durable, with one outcome per event.
     fn publish(&self, batch: PublishBatch) -> Publishing;
 
     /// The seq of the first event that a group with this start position would receive.
@@ -164,44 +171,47 @@ pub trait Backend: Send + Sync + 'static {
         limit: PullLimit,
     ) -> BoxFuture<'a, Result<EventChunk, ReadError>>;
 
-    /// Reads the topics of a pattern as one sequence, in the order of commit time. The first and the last position are fixed when
-    /// the future resolves.
+    /// Opens a reader that returns the events of all topics of a pattern as one sequence, in the order of commit time
+    /// ([`MergedReader`]). The position at which it starts, and the end if it does not follow new events, are fixed when the
+    /// future resolves.
     ///
     /// # Errors
-    /// [`ReadError`] when the bus is closed, or when the position to read after is ahead of all events.
+    /// [`ReadError`] if the bus is closed, or if the position in the query is later than all events.
     fn merged(&self, query: MergedQuery) -> BoxFuture<'_, Result<Box<dyn MergedReader>, ReadError>>;
 
-    /// The position in the sequence that a start position means. Finding it may read many events.
+    /// Converts a start position to a position in the sequence that [`merged`](Self::merged) reads. This may read many events.
     fn place_of<'a>(
         &'a self,
         pattern: &'a Pattern,
         start: Start,
     ) -> BoxFuture<'a, Result<BusPosition, ReadError>>;
 
-    /// The position in the sequence just before a seq of a topic, even if the topic does not exist yet.
+    /// The position just before a seq of a topic, in the sequence that [`merged`](Self::merged) reads. The topic need not exist
+    /// yet.
     fn place_before(&self, topic: &Topic, next_seq: u64) -> BusPosition;
 
-    /// The first seq of a topic after a position.
+    /// The first seq of a topic that comes after a position of that sequence.
     fn first_after<'a>(
         &'a self,
         topic: &'a Topic,
         place: BusPosition,
     ) -> BoxFuture<'a, Result<u64, ReadError>>;
 
-    /// The newest event of each key.
+    /// Reads the newest event of each key of a topic.
     fn latest<'a>(
         &'a self,
         topic: &'a Topic,
         query: LatestQuery,
     ) -> BoxFuture<'a, Result<LatestPage, ReadError>>;
 
-    /// Resolves when a topic has a durable event at or after this seq, even if the topic does not exist yet.
+    /// Resolves when a topic has a durable event with this seq or a higher one. The topic need not exist yet.
     fn arrival<'a>(&'a self, topic: &'a Topic, from: u64) -> BoxFuture<'a, Result<(), ReadError>>;
 
     /// Joins a group, which is created if it does not exist. Resolves when that is durable.
     fn join(&self, group: GroupSpec, member: MemberOptions) -> BoxFuture<'_, Result<Joined, GroupError>>;
 
-    /// Settles an event by its id, on behalf of its last holder.
+    /// Applies a verdict to an event that is identified by its id, as if the member that last held its lease had sent the
+    /// verdict.
     fn settle<'a>(
         &'a self,
         subscription: &'a str,
@@ -232,16 +242,17 @@ pub trait Backend: Send + Sync + 'static {
         group: &'a str,
     ) -> BoxFuture<'a, Result<(), GroupError>>;
 
-    /// The names of topics that begin with `prefix` and sort after `after`, in order, at most `limit`.
+    /// The names of topics that begin with `prefix` and sort after `after`: at most `limit` of them, in order.
     fn topic_names(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<Topic>;
 
-    /// The details of those of these topics that exist, in the given order.
+    /// The details of these topics, in the given order. Topics that do not exist are left out.
     fn topics_by_name(&self, names: Vec<Topic>) -> BoxFuture<'_, Result<Vec<TopicDetails>, ReadError>>;
 
-    /// The subscriptions and names of groups whose subscription begins with `prefix`, after `after`, in order, at most `limit`.
+    /// The subscriptions and names of groups whose subscription begins with `prefix` and that sort after `after`: at most `limit`
+    /// of them, in order.
     fn group_names(&self, prefix: &str, after: Option<(&str, &str)>, limit: usize) -> Vec<(String, String)>;
 
-    /// Those of these groups that exist, in the given order and without their leases.
+    /// Describes these groups, in the given order and without their leases. Groups that do not exist are left out.
     fn groups_by_name(
         &self,
         names: Vec<(String, String)>,
@@ -256,7 +267,7 @@ pub trait Backend: Send + Sync + 'static {
         topic: &'a Topic,
     ) -> BoxFuture<'a, Result<Option<TopicDetails>, ReadError>>;
 
-    /// The settings that apply to topics of this name, whether or not one exists.
+    /// The settings that apply to a topic of this name, whether or not it exists.
     fn topic_settings(&self, name: &str) -> TopicSettings;
 
     /// Replaces the rules for topics. They apply at once.
@@ -265,11 +276,11 @@ pub trait Backend: Send + Sync + 'static {
     /// A number that rises whenever rules or settings of topics change.
     fn settings_version(&self) -> u64;
 
-    /// The publish rate limit of each topic: the first entry whose pattern matches applies.
+    /// The limits on publish rates. The first entry whose pattern matches a topic applies to it; `None` means no limit.
     fn publish_rates(&self) -> Vec<(Pattern, Option<PublishRate>)>;
 
-    /// Replaces the settings of one topic, which override the rules, and creates the topic if it does not exist. Resolves when
-    /// that is durable, with whether the topic was created.
+    /// Replaces the topic's own settings, which override the rules, and creates the topic if it does not exist. Resolves when
+    /// that is durable; the result says whether the topic was created.
     fn set_topic<'a>(
         &'a self,
         topic: &'a Topic,
@@ -280,11 +291,11 @@ pub trait Backend: Send + Sync + 'static {
     /// topic that is created later under the same name is a new topic and starts at seq 1.
     fn delete_topic<'a>(&'a self, topic: &'a Topic) -> BoxFuture<'a, Result<(), TopicAdminError>>;
 
-    /// The value that [`keep_first`](Self::keep_first) stored under this name.
+    /// The value that [`keep_first`](Self::keep_first) stored under this name, if any.
     fn kept(&self, name: &str) -> Option<Vec<u8>>;
 
-    /// Stores a small value next to the events, unless this name already has one. Resolves when the stored value is durable, and
-    /// returns it.
+    /// Stores a small value in the engine under a name, unless the name already has a value. Resolves when the value of the name
+    /// is durable, and returns that value.
     fn keep_first<'a>(&'a self, name: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<Vec<u8>, StoreError>>;
 
     /// Copies everything that is durable at this time to a new folder, while the bus keeps running.
@@ -300,7 +311,7 @@ pub trait Backend: Send + Sync + 'static {
         group: &'a str,
     ) -> BoxFuture<'a, Result<Option<GroupInfo>, ReadError>>;
 
-    /// Figures for operators: those of the store, and of each topic and group.
+    /// Figures for operators, about the store and about each topic and group.
     fn figures(&self) -> Figures;
 
     /// The size of the store in bytes, all topics together.

@@ -1,16 +1,17 @@
-//! Time. Only this module reads the system's clocks, so a test can replace them.
+//! The clocks of the bus. Only this module reads the system's clocks, so a test can replace them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Provides two times: the wall clock, which is recorded in events, and a steady clock, by which leases run.
+/// Provides two clocks: the wall clock, whose times are recorded in events, and a steady clock, which measures the leases of
+/// deliveries and the leader lease of a shared store.
 pub trait Clock: Send + Sync + 'static {
-    /// Milliseconds since 1970.
+    /// The time of the wall clock: milliseconds since 1970.
     fn wall_ms(&self) -> i64;
 
-    /// Milliseconds since an arbitrary start; never goes back. The steady clock includes the time in which the process or the
-    /// machine was suspended: a leader must notice that its lease has expired meanwhile.
+    /// The time of the steady clock: milliseconds since an arbitrary start. It never goes back. It includes the time in which
+    /// the process or the machine was suspended, because a leader must notice that its leader lease has expired meanwhile.
     fn steady_ms(&self) -> u64;
 }
 
@@ -44,7 +45,7 @@ impl SteadyTime {
     }
 }
 
-/// The best clock that the standard library offers on other systems.
+/// On other systems: the monotonic clock of the standard library, which may stop while the machine is suspended.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 type SteadyTime = std::time::Instant;
 
@@ -59,7 +60,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that a test moves; it does not move by itself.
+/// A clock for tests. It advances only when a test advances it.
 #[derive(Clone, Debug)]
 pub struct ManualClock {
     wall_ms: Arc<AtomicI64>,
@@ -67,7 +68,7 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that is set to this time.
+    /// A clock whose wall clock is set to this time, and whose steady clock is at zero.
     pub fn new(wall_ms: i64) -> Self {
         Self { wall_ms: Arc::new(AtomicI64::new(wall_ms)), steady_ms: Arc::default() }
     }
@@ -78,7 +79,7 @@ impl ManualClock {
         self.steady_ms.fetch_add(by, Ordering::SeqCst);
     }
 
-    /// Sets the wall clock, as an operator may do.
+    /// Sets only the wall clock, as an operator may do.
     pub fn set_wall_ms(&self, to: i64) {
         self.wall_ms.store(to, Ordering::SeqCst);
     }
@@ -110,7 +111,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn the_steady_clock_includes_the_time_in_which_the_machine_was_suspended() {
-        // The kernel's uptime includes that time.
+        // The kernel's uptime includes the time in which the machine was suspended.
         let uptime_ms = || {
             let text = std::fs::read_to_string("/proc/uptime").expect("/proc/uptime is readable");
             let seconds: f64 = text.split(' ').next().expect("a number").parse().expect("a number");

@@ -9,18 +9,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use tokio::sync::Notify;
 
-/// The newest durable commit, for futures that wait for it.
+/// The number of the newest durable commit, and the futures that wait for a commit.
 #[derive(Debug, Default)]
 pub(crate) struct CommitWatch {
     durable: AtomicU64,
     waiters: Mutex<Vec<(u64, Waker)>>,
-    /// Appends that found the queue full and wait for room.
+    /// The wakers of callers whose append found the engine's queue full.
     room: Mutex<Vec<Waker>>,
     wants_room: AtomicBool,
     failed: OnceLock<Unavailable>,
     /// Notified when `failed` is set.
     has_failed: Notify,
-    /// Set once the engine has been suspended for `engine_wait_ms`: waiters fail with this reason until it resumes.
+    /// Set when the engine has been suspended (unable to commit) for `engine_wait_ms`. Until the engine resumes, waiters
+    /// fail with this reason.
     suspended: Mutex<Option<Unavailable>>,
     is_closed: AtomicBool,
 }
@@ -45,7 +46,7 @@ impl CommitWatch {
         woken.into_iter().for_each(wake);
     }
 
-    /// Marks the bus as closed: new operations are refused. Returns whether it was closed before.
+    /// Marks the bus as closed, so that new operations are refused. Returns whether it was already closed.
     pub(crate) fn set_closed(&self) -> bool {
         self.is_closed.swap(true, Ordering::AcqRel)
     }
@@ -58,13 +59,13 @@ impl CommitWatch {
         if self.is_closed() { Err(Unavailable::Closed) } else { Ok(()) }
     }
 
-    /// Fails all waiters with this reason, until [`resume`](Self::resume).
+    /// Makes all present and later waiters fail with this reason, until [`resume`](Self::resume) is called.
     pub(crate) fn suspend(&self, reason: Unavailable) {
         *self.suspended.lock() = Some(reason);
         self.wake_all();
     }
 
-    /// Ends the suspension, so that waiters wait again.
+    /// Ends the suspension: later waiters wait instead of failing.
     pub(crate) fn resume(&self) {
         *self.suspended.lock() = None;
     }
@@ -93,7 +94,7 @@ impl CommitWatch {
         self.wake_all();
     }
 
-    /// Resolves when the engine has permanently stopped committing.
+    /// Resolves when the engine has permanently stopped committing, with the reason.
     pub(crate) async fn stopped(&self) -> Unavailable {
         loop {
             let has_failed = self.has_failed.notified();
@@ -108,7 +109,8 @@ impl CommitWatch {
         self.failed.get()
     }
 
-    /// Ready when the commit is durable, or never will be.
+    /// Ready when the commit is durable. Fails if the engine has stopped, or is suspended at present; after a suspension
+    /// the commit may still become durable.
     pub(crate) fn poll_durable(
         &self,
         commit: u64,
@@ -118,7 +120,8 @@ impl CommitWatch {
             return Poll::Ready(Ok(()));
         }
         let mut waiters = self.waiters.lock();
-        // Checked again under the lock, because `advance` raises the number before it takes the lock.
+        // Checked again under the lock: `advance` raises `durable` before it takes the lock, so it does not wake a waiter
+        // that registers afterwards.
         if self.durable.load(Ordering::SeqCst) >= commit {
             return Poll::Ready(Ok(()));
         }
@@ -133,7 +136,8 @@ impl CommitWatch {
         Poll::Pending
     }
 
-    /// Wakes the caller when there may be room. The caller must register before it tries once more.
+    /// Registers the caller to be woken when the engine's queue may have room. The caller must try its append once more
+    /// afterwards, because room that appeared before the registration does not wake it.
     pub(crate) fn register_for_room(&self, context: &Context<'_>) {
         let mut room = self.room.lock();
         if !room.iter().rev().take(8).any(|other| other.will_wake(context.waker())) {

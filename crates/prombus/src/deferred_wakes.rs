@@ -1,5 +1,6 @@
-//! Calls wakers only when no lock is held: an executor may poll or drop a task inside the call, and that may re-enter this crate.
-//! Code that holds a lock while an engine may call back keeps a [`DeferredWakes`] in scope, created before it takes the lock.
+//! Defers the calls of wakers until no lock is held. An executor may poll or drop a task inside the call of its waker, and the
+//! task may call this crate again, which would deadlock. Code that calls an engine while it holds a lock creates a
+//! [`DeferredWakes`] before it takes the lock, because the engine may call back and wake tasks.
 
 use std::cell::RefCell;
 use std::task::Waker;
@@ -13,7 +14,8 @@ struct Deferred {
     wakers: Vec<Waker>,
 }
 
-/// While one of these exists, the wakers of this thread are deferred. They are called when the last one is dropped.
+/// While a thread has a value of this type, [`wake`] on this thread does not call wakers. They are called when the thread drops
+/// its last such value.
 pub(crate) struct DeferredWakes(());
 
 impl DeferredWakes {

@@ -1,17 +1,18 @@
-//! The interface between the bus and its storage. An [`Engine`] stores events and group records.
-//! [`LocalBackend`](crate::LocalBackend) runs over any engine and adds groups, leases and redelivery.
+//! The interface between the bus and its storage. An [`Engine`] stores events, and records of the state of groups and topics
+//! ([`StateRecord`]). [`LocalBackend`](crate::LocalBackend) runs over any engine and adds groups, leases and redelivery.
 //!
 //! An engine may be a log in this process or a database on the network, so the interface shows where a call may wait:
 //!
 //! - [`EventScanner::poll_scan`] may be pending; a local engine is always ready.
 //! - Lookups of single events and topics return a [`Lookup`], which may be pending as well.
-//! - [`Engine::append`] returns a commit number at once. Ids and seqs are known at once, or when the commit completes
-//!   ([`LateOutcomes`]).
+//! - [`Engine::append`] returns a commit number at once. The ids and seqs of the events are known at once, or when the commit
+//!   completes ([`LateOutcomes`]).
 //! - A call that may block its thread takes a [`MayBlock`], the proof that the thread may be blocked.
 //! - An engine can become unavailable and recover: see [`EngineObserver`].
 //!
-//! **Atomicity:** a batch consists of events, followed by records. Records never become durable without the events before them.
-//! Batches become durable in the order of their commit numbers.
+//! **Atomicity:** a batch consists of events, followed by records. Records never become durable without the events of their
+//! batch. Batches become durable in the order of their commit numbers; several batches may share a commit. Events are *dead* when
+//! retention, compaction or a deletion has made them obsolete; a *cleaning* removes them from the storage.
 
 mod log;
 mod lookup;
@@ -46,11 +47,12 @@ use std::task::{Context, Poll};
 pub struct EngineCapabilities {
     /// An event that was reported as committed survives a restart.
     pub is_durable: bool,
-    /// [`Engine::local_files`] returns [`LocalFiles`]: backups, and a list of unreadable events.
+    /// [`Engine::local_files`] returns [`LocalFiles`], for backups and for a list of unreadable events.
     pub has_local_files: bool,
-    /// Scans and lookups are always ready. They read local files on the calling thread, at most a megabyte per call.
+    /// Scans and lookups are never pending. They read local files on the calling thread, at most a megabyte per call.
     pub reads_locally: bool,
-    /// Compaction does not start early for fewer dead bytes than this. It also needs at least as many dead as live bytes.
+    /// Compaction starts before its regular time only if there are at least this many dead bytes, and at least as many dead bytes
+    /// as live bytes.
     pub compaction_bytes_min: u64,
 }
 
@@ -59,9 +61,9 @@ pub struct EngineCapabilities {
 pub struct AppendBatch<'a> {
     /// The events, in order.
     pub events: &'a [NewEvent<'a>],
-    /// The group records, in order. They follow the events.
+    /// The records, in order. They are applied after the events.
     pub records: &'a [StateRecord],
-    /// Whether the batch may use the space that is reserved for when the disk is full.
+    /// Whether the batch may use the reserve: disk space that is kept for records when the disk is full.
     pub use_reserve: bool,
 }
 
@@ -125,26 +127,27 @@ impl From<&StoredEvent<'_>> for EventHead {
     }
 }
 
-/// A visitor's decision about an event.
+/// The decision of a scan's callback about an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visit {
-    /// The visitor takes the event; the scan continues with the next one.
+    /// The event was taken. The scan continues with the next one.
     Next,
-    /// The visitor does not take the event; the scan ends before it.
+    /// The event was not taken. The scan ends before it.
     Stop,
 }
 
-/// Reads events in order. A scanner keeps its read-ahead, so each reader has its own scanner.
+/// Reads events in order. A scanner keeps events that it has read ahead, so each reader has its own scanner.
 pub trait EventScanner: Send {
     /// Passes the durable events `from..=to` of a topic to `visit`, in order, until `visit` returns [`Visit::Stop`] or no more
     /// events are available. A scan may end before `to`, but it makes progress when there is something to read.
     ///
-    /// When this is pending, no event was visited, and the context is woken when the same scan can make progress. The events that
-    /// were read for it are kept until then, even if other scans come in between. Only the latest waker is kept.
+    /// If this is pending, no event was passed to `visit`. The task is woken when the same scan can make progress; the scanner
+    /// keeps the events that were fetched for it until then, even if it does other scans in between. Only the waker of the latest
+    /// pending call is kept.
     ///
     /// # Errors
-    /// [`ReadError`] when the events cannot be read at the moment. Damaged events are not an error: they are left out and
-    /// counted.
+    /// [`ReadError`] if the events cannot be read at the moment. Damaged events are not an error: they are left out, and counted
+    /// in [`Scanned::corrupt`].
     fn poll_scan(
         &mut self,
         topic: TopicId,
@@ -154,7 +157,7 @@ pub trait EventScanner: Send {
         visit: &mut dyn FnMut(&StoredEvent<'_>) -> Visit,
     ) -> Poll<Result<Scanned, ReadError>>;
 
-    /// Whether the events of a topic from this seq on are in memory. A scan of them takes microseconds, so it may run on any
+    /// Whether the events of a topic from this seq on are in memory. If so, a scan of them takes microseconds and may run on any
     /// thread.
     fn is_in_memory(&self, _topic: TopicId, _from: u64) -> bool {
         false
@@ -163,33 +166,36 @@ pub trait EventScanner: Send {
     /// Limits the size of the read-ahead.
     fn read_ahead(&mut self, _bytes: usize) {}
 
-    /// The reader will take at most this many more events and bytes, so the scanner need not fetch more.
+    /// Tells the scanner that the reader will take at most this many more events and bytes, so that it need not fetch more.
     fn expect(&mut self, _events: usize, _bytes: usize) {}
 
-    /// Frees the read-ahead.
+    /// Frees the memory of events that were read ahead.
     fn rest(&mut self);
 }
 
-/// Receives reports of an engine. The engine may call from one of its threads, makes one call at a time, and each call must
-/// return soon.
+/// Receives reports of an engine. The engine makes one call at a time, possibly on one of its own threads. Each call must return
+/// soon.
 pub trait EngineObserver: Send + Sync + 'static {
-    /// All batches up to this commit are durable. `newest` has the newest seqs of the topics that changed. The engine has filled
-    /// the batches' [`LateOutcomes`] before this call.
+    /// Reports that all batches up to this commit are durable. `newest` contains the newest seq of each topic that received
+    /// events. The engine has filled the [`LateOutcomes`] of these batches before this call.
     fn committed(&self, commit: u64, newest: &mut dyn Iterator<Item = (TopicId, u64)>);
 
-    /// Appends that were refused with [`StoreError::Busy`] may be retried.
+    /// Reports that appends which were refused with [`StoreError::Busy`] may be retried.
     fn room(&self);
 
-    /// The engine cannot commit at the moment and keeps trying. Until it resumes, appends are refused with [`StoreError::Busy`].
+    /// Reports that the engine cannot commit at the moment and keeps trying. Until it resumes, it refuses appends with
+    /// [`StoreError::Busy`].
     fn suspended(&self, reason: String);
 
-    /// The engine commits again; a call of `room` follows. Appends are refused with [`StoreError::Busy`] until this returns.
+    /// Reports that the engine commits again. A call of `room` follows. Until this call returns, the engine refuses appends with
+    /// [`StoreError::Busy`].
     fn resumed(&self);
 
-    /// Another process leads this store; `leader` names it, if it is known. The engine commits nothing more.
+    /// Reports that the engine was deposed: this process no longer leads the store, and the engine commits nothing more. `leader`
+    /// names the new leader, if it is known, or the reason.
     fn deposed(&self, leader: String);
 
-    /// The engine has permanently stopped writing.
+    /// Reports that the engine has permanently stopped writing.
     fn stopped(&self, reason: Unavailable);
 }
 
@@ -200,7 +206,7 @@ pub struct Cleaned {
     pub events: u64,
     /// The size of the removed events.
     pub bytes: u64,
-    /// A full or unreadable disk prevented the removal of some dead events.
+    /// Whether some dead events could not be removed, because a disk is full or unreadable, or a database is unreachable.
     pub is_cut_short: bool,
 }
 
@@ -209,18 +215,17 @@ pub trait Engine: Send + Sync + 'static {
     /// The capabilities of this engine.
     fn capabilities(&self) -> EngineCapabilities;
 
-    /// Sets the observer. Called once, before the first append.
+    /// Sets the observer. Must be called exactly one time, before the first append.
     fn observe(&self, observer: Arc<dyn EngineObserver>);
 
     /// Groups, topic settings and named values ([`StateRecord::Kept`]) as they were when the engine was opened.
     fn restored(&self) -> RestoredState;
 
-    /// Appends a batch; never waits. The outcomes are added to `outcomes` at once, or are known with the commit
-    /// ([`Appended::late`]). The batch is durable and its events are visible when the commit is reported.
+    /// Appends a batch, without waiting. The outcomes of its events are added to `outcomes` at once, or become known with the
+    /// commit ([`Appended::late`]). When the commit is reported to the observer, the batch is durable and its events are visible.
     ///
-    /// If nothing of a batch was stored (its outcomes are an error), its commit must never be reported, and
-    /// [`durable_commit`](Self::durable_commit) must never reach it. Otherwise the group records of the batch would count as
-    /// durable.
+    /// If the late outcomes of a batch are an error, nothing of it was stored. Its commit must then never be reported, and
+    /// [`durable_commit`](Self::durable_commit) must never reach it: otherwise the records of the batch would count as durable.
     ///
     /// # Errors
     /// [`StoreError`]: nothing was appended. After [`StoreError::Busy`] the engine tells the observer when to retry.
@@ -229,29 +234,30 @@ pub trait Engine: Send + Sync + 'static {
     /// The newest durable commit.
     fn durable_commit(&self) -> u64;
 
-    /// The commit times that are closed and complete. The time `closing` is closed even if the clock has not reached it yet.
-    /// `complete_ms` covers only commits that the observer was told of. It may be `i64::MIN` while such a report is in progress.
+    /// Closes the commit time `closing` and all earlier ones, even if the clock has not reached them yet: no later append gets
+    /// such a time. Returns the times that are closed and complete. `complete_ms` covers only commits that were reported to the
+    /// observer. It may be `i64::MIN` while a report is in progress.
     fn commit_times(&self, closing: i64) -> CommitTimes;
 
     /// Waits until an append that was refused with [`StoreError::Busy`] may be retried. Returns false if there will never be
     /// room.
     fn wait_for_room(&self, may_block: MayBlock) -> bool;
 
-    /// The number of a topic, which is created if it does not exist. Never waits.
+    /// Returns the number of a topic, which is created if it does not exist. Never waits.
     ///
     /// # Errors
     /// [`StoreError`]: no topic was created.
     fn ensure_topic(&self, name: &Topic) -> Result<TopicId, StoreError>;
 
-    /// Deletes a topic with all its events. The deletion is durable with the returned commit. A topic that is created later under
-    /// the same name is a new topic. Never waits.
+    /// Deletes a topic with all its events. The deletion is durable when the returned commit is. A topic that is created later
+    /// under the same name is a new topic. Never waits.
     ///
     /// # Errors
     /// [`StoreError`]: nothing was deleted.
     fn delete_topic(&self, topic: TopicId, name: &Topic) -> Result<u64, StoreError>;
 
-    /// Applies retention: these topics begin at these seqs, and earlier events are neither read nor counted. First seqs only
-    /// rise. Never waits.
+    /// Applies retention: from now on these topics begin at these seqs, and earlier events are neither read nor counted. The
+    /// first seq of a topic never decreases. Never waits.
     ///
     /// # Errors
     /// [`StoreError`]: nothing changed.
@@ -266,27 +272,27 @@ pub trait Engine: Send + Sync + 'static {
     /// The newest durable seq of a topic; zero if it has no events.
     fn last_seq(&self, topic: TopicId) -> u64;
 
-    /// The seq that separates the events that were appended before this call, which have at most this seq, from later ones. An
-    /// engine that learns seqs with the commit waits for the queued appends.
+    /// The newest seq of a topic including events that are appended but not durable yet. Events that are appended after this call
+    /// get higher seqs. If the engine learns seqs only with the commit, the lookup waits for the queued appends.
     fn appended_seq(&self, topic: TopicId) -> Lookup<u64>;
 
-    /// Whether the engine generated this id. Such ids rise with the seqs of a topic, so the position of an id is known even after
-    /// its event was removed.
+    /// Whether the engine generated this id. Within a topic, such ids rise with the seqs, so the place of an id in the topic can
+    /// be found even after its event was removed.
     fn is_own_id(&self, id: EventId) -> bool;
 
     /// A new scanner.
     fn scanner(&self) -> Box<dyn EventScanner>;
 
-    /// The oldest kept seq of a topic.
+    /// The seq of the oldest kept event of a topic; `None` if it has no events.
     fn first_seq(&self, topic: TopicId) -> Lookup<Option<u64>>;
 
-    /// The first kept event at or after a seq.
+    /// The first kept event with this seq or a higher one.
     fn head_at_or_after(&self, topic: TopicId, seq: u64) -> Lookup<Option<EventHead>>;
 
-    /// The seq of the event with this id.
+    /// The seq of the event with this id; `None` if the topic does not have the id.
     fn find(&self, topic: TopicId, id: EventId) -> Lookup<Option<u64>>;
 
-    /// The first seq whose event has this `ts` or a later one, even if the `ts` of the events are out of order.
+    /// The lowest seq whose event has this `ts` or a later one. The `ts` of events need not be in order.
     fn first_at_or_after(&self, topic: TopicId, ts: i64) -> Lookup<Option<u64>>;
 
     /// For each seq and key: whether the topic still has an event with this key and a lower seq.
@@ -299,12 +305,12 @@ pub trait Engine: Send + Sync + 'static {
     /// The lowest seq such that the events from it on take at most about this many bytes.
     fn first_within_bytes(&self, topic: TopicId, bytes: u64) -> Lookup<u64>;
 
-    /// The storage that these topics use. The cost does not grow with the number of other topics. The entry is `None` for a topic
-    /// that does not exist or is not durable yet.
+    /// The storage that each of these topics uses. The cost does not depend on the number of other topics. The entry of a topic
+    /// that does not exist, or is not durable yet, is `None`.
     fn usage(&self, topics: Vec<TopicId>) -> Lookup<Vec<Option<TopicUsage>>>;
 
-    /// Removes dead events: those below the first seqs of their topics, those of deleted topics and, with `compact`, those that
-    /// `liveness` reports as dead. Only one thread calls this.
+    /// Removes dead events: those below the first seqs of their topics, those of deleted topics and, if `compact` is true, those
+    /// that `liveness` reports as dead. Only one thread calls this.
     ///
     /// # Errors
     /// [`Unavailable`] when the engine has stopped writing.
@@ -323,7 +329,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Figures for operators.
     fn figures(&self) -> StoreFigures;
 
-    /// Backups and unreadable events, for engines that keep files on this machine.
+    /// Operations that need local files; `None` if the engine does not keep files on this machine.
     fn local_files(&self) -> Option<&dyn LocalFiles> {
         None
     }
@@ -340,7 +346,7 @@ pub trait Engine: Send + Sync + 'static {
     fn close(&self, may_block: MayBlock) -> Result<(), Unavailable>;
 }
 
-/// Events that cannot be read at the moment.
+/// Events of a topic that cannot be read at the moment.
 pub use prombus_log::UnreadableEvents;
 
 /// Operations that need files on this machine.
@@ -349,7 +355,7 @@ pub trait LocalFiles {
     /// and the bytes in total.
     ///
     /// # Errors
-    /// [`BackupError`]: the folder contains nothing that could be mistaken for a backup.
+    /// [`BackupError`]. After an error, the folder contains nothing that could be mistaken for a backup.
     fn backup(
         &self,
         folder: &Path,
@@ -360,7 +366,7 @@ pub trait LocalFiles {
     /// Tries to read the known unreadable ranges again, to update figures and lists.
     fn probe_unreadable(&self, may_block: MayBlock);
 
-    /// Events that a reader failed to read and that are still unreadable.
+    /// The events that could not be read when a reader needed them, and that are still unreadable.
     fn unreadable(&self, may_block: MayBlock) -> Vec<UnreadableEvents>;
 
     /// Marks the unreadable events as damaged and returns them.

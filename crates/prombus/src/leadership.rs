@@ -1,5 +1,7 @@
-//! Decides which process leads a store that several processes share: the leader lease, the takeover, the release. In
-//! this folder, "the lease" is the leader lease of a store. A lease of an event is always called that.
+//! Decides which process leads a store that several processes share. The process that holds the *leader lease*, a record in the
+//! store that it renews every 2 s, leads; the others follow, and one of them takes the lease over when it is released or not
+//! renewed. In these files, "the lease" is the leader lease of a store; the lease of an event is always called that. A *term*
+//! is the time in which one process holds the lease; each term has a higher number than the one before.
 //!
 //! ```text
 //! LeaseMachine (pure) ◄── Runner ──► SharedStore: lease record, engine
@@ -8,8 +10,10 @@
 //!                           └──► LeasingGate of that bus
 //! ```
 //!
-//! The lease normally keeps two processes from leading at once, but it cannot guarantee it: a process may be suspended while it
-//! leads. The engine's fence guarantees that only one of them writes.
+//! The lease normally keeps two processes from leading at the same time, but it cannot guarantee this: a process may be
+//! suspended while it leads, and continue after another process has taken the lease. The *fence* guarantees that only one of
+//! them writes: the engine of a new term first writes its fence to the store, and the store then refuses all commits of earlier
+//! terms.
 
 mod handle;
 mod held_lease;

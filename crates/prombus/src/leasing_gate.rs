@@ -1,22 +1,25 @@
-//! The leasing gate of a bus on a shared store: decides whether this process may lease events.
+//! The leasing gate of a bus on a store that several processes share: decides whether this process may lease events to
+//! members. Only the process that holds the leader lease of the store may do so. A *term* is the time in which one process
+//! holds the leader lease.
 //!
-//! The gate closes by itself when its deadline has passed. No task has to run for that, so a process that was stopped finds it
-//! closed when it continues. Its clock includes the time in which the process was stopped, unlike the clock of leases.
+//! The gate is closed when its deadline has passed. No task has to close it, so a process that was stopped for long finds the
+//! gate closed when it continues. The clock of the gate includes the time in which the process was stopped. The clock that
+//! measures the leases of events does not.
 
 use crate::clock::Clock;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Called when members that found the gate closed may try again.
+/// A callback that wakes the members that found the gate closed.
 type OnOpen = Arc<dyn Fn() + Send + Sync>;
 
-/// Decides whether events may be leased. A gate belongs to one bus and to one term; see the module.
+/// Decides whether events may be leased; see the module. Each bus has its own gate, and each term has its own bus.
 pub struct LeasingGate {
     clock: Arc<dyn Clock>,
     /// The gate is closed from this time of the steady clock.
     open_until_ms: AtomicU64,
-    /// A member found the gate closed and waits.
+    /// Whether a member waits for the gate to open.
     is_awaited: AtomicBool,
     on_open: Mutex<Option<OnOpen>>,
 }
@@ -40,9 +43,10 @@ impl LeasingGate {
     /// Opens the gate until this time of the steady clock, and wakes waiting members.
     pub fn open_until(&self, deadline_ms: u64) {
         self.open_until_ms.store(deadline_ms, Ordering::SeqCst);
-        // This follows the store: a member that announces its wait checks the deadline once more afterwards.
+        // `is_awaited` is read after the deadline was stored, and `wait` sets it before it checks the deadline. So either this
+        // call wakes the member, or the member finds the gate open.
         if self.is_open() && self.is_awaited.swap(false, Ordering::SeqCst) {
-            // The callback calls wakers, which must run when no lock is held.
+            // The callback calls wakers, so it is called without the lock.
             let on_open = self.on_open.lock().clone();
             on_open.into_iter().for_each(|on_open| on_open());
         }

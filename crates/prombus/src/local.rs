@@ -1,4 +1,6 @@
-//! The backend in this process: the group machine over an [`Engine`](crate::engine::Engine).
+//! The backend that runs in this process. An [`Engine`](crate::engine::Engine) stores the events; the group machine
+//! (`crate::delivery`) decides which member of a group gets which event. In these files, a lease is the lease of an
+//! event to a member; a group's floor is the seq up to which all its events are settled.
 //!
 //! ```text
 //! publish ──► engine ──commit──► engine_events ──► waiters of the groups ──► members pull
@@ -8,12 +10,12 @@
 //!
 //! | part | responsibility |
 //! |---|---|
-//! | `registry` | the topics and groups, and which groups read which topics |
+//! | `registry` | all topics and groups, and which groups read which topics |
 //! | `publish_queue` | appends publishes to the engine; a publish waits here while the engine has no room |
 //! | `groups`, `member` | groups and their members; every change of a group goes through `groups/act.rs` |
 //! | `record_writer` | writes group records to the engine |
 //! | `dead_letters` | the thread that writes dead letters |
-//! | `timer`, `timer_thread`, `stop_clock` | when groups need attention; the clock by which leases run |
+//! | `timer`, `timer_thread`, `stop_clock` | when leases expire and other timed work is due; the clock that measures leases |
 //! | `reading`, `arrival`, `merged` | reading without a group |
 //! | `latest_by_key` | the newest event of each key |
 //! | `maintenance` | retention, compaction, tombstones, snapshots |
@@ -68,7 +70,7 @@ use topic_info::TopicLists;
 use topic_settings::TopicSettingsTable;
 use waiting_readers::WaitingReaders;
 
-/// The parts of a bus in this process. Each owns its state and its locks.
+/// The parts of the backend. Each part owns its state and its locks.
 struct Local {
     engine: Arc<dyn Engine>,
     clock: Arc<dyn Clock>,

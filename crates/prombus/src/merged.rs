@@ -1,8 +1,8 @@
 //! The interface for reading several topics as one sequence, in the order of commit time, topic and seq.
 //!
-//! A position in that sequence is three numbers, however many topics it covers. That is exact because a reader returns only
-//! complete commit times ([`CommitTimes`](crate::engine::CommitTimes)): no event is ever added before a position that a reader
-//! has reached.
+//! A position in that sequence is three numbers, no matter how many topics are read. A reader returns an event only when its
+//! commit time is complete ([`CommitTimes`](crate::engine::CommitTimes)), so no event is ever added before a position that a
+//! reader has reached.
 
 use crate::batch::{EventBatch, PullLimit};
 use crate::box_future::BoxFuture;
@@ -17,9 +17,9 @@ use std::task::{Context, Poll};
 pub struct BusPosition {
     /// The commit time of the event.
     pub commit_ms: i64,
-    /// The number of its topic.
+    /// The number of the event's topic.
     pub topic: u32,
-    /// Its seq.
+    /// The seq of the event.
     pub seq: u64,
 }
 
@@ -27,7 +27,7 @@ impl BusPosition {
     /// The position before all events.
     pub const START: Self = Self { commit_ms: i64::MIN, topic: 0, seq: 0 };
 
-    /// The position after all events up to a commit time.
+    /// The position after all events with this commit time or an earlier one.
     pub fn after_time(commit_ms: i64) -> Self {
         Self { commit_ms, topic: u32::MAX, seq: u64::MAX }
     }
@@ -37,12 +37,12 @@ const PREFIX: &str = "p1.";
 
 impl fmt::Display for BusPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Hexadecimal of the two's complement, so times before 1970 have a text form as well.
+        // `{:x}` writes a negative time (before 1970) as its two's complement, so there is no sign.
         write!(f, "{PREFIX}{:x}.{:x}.{:x}", self.commit_ms, self.topic, self.seq)
     }
 }
 
-/// A text that is not a position.
+/// The error for a text that is not a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a position that prombus returned")]
 pub struct PositionError;
@@ -70,23 +70,23 @@ impl FromStr for BusPosition {
 pub struct MergedQuery {
     /// The topics to read.
     pub pattern: Pattern,
-    /// Selects events of these topics.
+    /// Selects events of these topics; `None` selects all.
     pub filter: Option<Filter>,
     /// The position to read after. `None` reads only events that are published later.
     pub after: Option<BusPosition>,
-    /// Whether the reader follows new events, including those of topics that are created later. Otherwise it ends at the event
-    /// that was the newest when it was opened.
+    /// Whether the reader continues with new events, including those of topics that are created later. If not, it ends with the
+    /// commit time at which it was opened.
     pub is_live: bool,
 }
 
-/// When there is more to read.
+/// Tells a reader when to read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum More {
     /// More events can be read now.
     Now,
-    /// Some events are not complete yet; try again in a millisecond.
+    /// There are events whose commit time is not complete yet: read again in a millisecond.
     Soon,
-    /// Nothing until an event is published. If the reader is not live, it has reached its end.
+    /// There is nothing to read until another event is published. A reader that is not live has reached its end.
     Later,
 }
 
@@ -103,19 +103,19 @@ pub struct MergedChunk {
     pub more: More,
 }
 
-/// A reader and its result. The reader is `None` if it was lost.
+/// The reader and the result of a read. The reader is `None` if it was lost; see [`MergedReader::read`].
 pub type MergedRead = (Option<Box<dyn MergedReader>>, Result<MergedChunk, ReadError>);
 
 /// Reads a sequence of events, one chunk per call.
 pub trait MergedReader: Send {
-    /// Reads the next chunk. Files are read off the async threads, so the future owns the reader and returns it with the result.
-    /// The reader can be used again after an error. It is lost if the future is dropped or if reading panics.
+    /// Reads the next chunk. The future owns the reader and returns it with the result, because files are read on another
+    /// thread. After an error the reader can be used again. It is lost if the future is dropped or if the read panics.
     fn read(self: Box<Self>, limit: PullLimit) -> BoxFuture<'static, MergedRead>;
 
     /// The position after the last event that was examined.
     fn position(&self) -> BusPosition;
 
-    /// Ready when an event was published since the last chunk, or when the bus closes.
+    /// Ready when an event was published since the last chunk, or when the bus is closed or has failed.
     fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<()>;
 }
 

@@ -1,26 +1,28 @@
-//! A future that waits until a verdict is durable.
+//! A future that waits until verdicts of a member are durable. A verdict changes its group, and the change is written to the
+//! engine as a record. The records of a group are numbered; the number is called the *generation*.
 
 use crate::error::Unavailable;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Resolves when a member's verdicts are durable. The verdicts apply at once. If the ticket is dropped, they become durable with
-/// the next commit, within 10 ms.
+/// Resolves when a member's verdicts are durable. They apply immediately, before they are durable. If the ticket is dropped,
+/// they still become durable, within 10 ms.
 #[must_use = "awaiting it waits until this is durable"]
 pub struct DurableTicket {
     source: Option<(Arc<dyn Durability>, u64)>,
     failed: Option<Unavailable>,
 }
 
-/// Knows which of a group's records are durable.
+/// Tells whether a group's records are durable.
 pub trait Durability: Send + Sync + 'static {
-    /// Ready when a generation of records is durable, or never will be. Polling makes the commit of the generation urgent.
+    /// Ready when the record of this generation is durable, or with an error if it cannot be written at present. Polling makes
+    /// the engine commit the record without further delay.
     fn poll_generation(&self, generation: u64, context: &mut Context<'_>) -> Poll<Result<(), Unavailable>>;
 }
 
 impl DurableTicket {
-    /// A ticket for a generation of a group's records.
+    /// A ticket that waits for the record of this generation.
     pub fn new(source: Arc<dyn Durability>, generation: u64) -> Self {
         Self { source: Some((source, generation)), failed: None }
     }
@@ -30,7 +32,7 @@ impl DurableTicket {
         Self { source: None, failed: None }
     }
 
-    /// A ticket for records that will never be durable.
+    /// A ticket that is ready and fails with this reason.
     pub fn failed(reason: Unavailable) -> Self {
         Self { source: None, failed: Some(reason) }
     }

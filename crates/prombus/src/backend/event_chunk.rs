@@ -7,6 +7,6 @@ use crate::batch::EventBatch;
 pub struct EventChunk {
     /// The events.
     pub events: EventBatch,
-    /// The seq to continue at.
+    /// The seq at which the next read continues.
     pub next_seq: u64,
 }

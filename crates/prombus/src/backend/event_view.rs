@@ -1,11 +1,11 @@
-//! An event in the store, as filters see it before it is copied.
+//! A borrowed view of a stored event, which filters examine before the event is copied.
 
 use crate::engine::StoredEvent;
 use crate::event_id::uuid_of;
 use prombus_protocol::{Body, Topic, Uuid};
 use std::sync::Arc;
 
-/// Decides whether an event is delivered. When it returns false the event is settled instead.
+/// Returns whether an event is delivered to the member. If not, the event is settled without a delivery.
 pub type EventFilter = Arc<dyn Fn(&EventView<'_>) -> bool + Send + Sync>;
 
 /// An event in the store, not copied yet.
@@ -31,7 +31,7 @@ impl<'a> EventView<'a> {
         uuid_of(self.event.id)
     }
 
-    /// Its position in its topic.
+    /// Its seq: its position in its topic.
     pub fn seq(&self) -> u64 {
         self.event.seq
     }
@@ -46,7 +46,7 @@ impl<'a> EventView<'a> {
         self.event.key.and_then(|key| std::str::from_utf8(key).ok())
     }
 
-    /// The rest: headers, tags, payload.
+    /// Its other parts: headers, tags and payload.
     pub fn body(&self) -> Body<'a> {
         Body::new(self.event.body)
     }

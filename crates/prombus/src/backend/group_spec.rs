@@ -7,18 +7,18 @@ use prombus_protocol::{Filter, GroupName, Pattern, Start, SubscribeOptions, Topi
 /// A group as a subscription asks for it.
 #[derive(Clone, Debug)]
 pub struct GroupSpec {
-    /// The subscription as written: a topic or a pattern. With `group` it names the group.
+    /// The subscription as the client wrote it: a topic or a pattern. Together with the group's name it identifies the group.
     pub subscription: Pattern,
     /// The group's name.
     pub group: GroupName,
-    /// More topics and patterns of the group.
+    /// More topics and patterns that the group reads.
     pub topics: Vec<Pattern>,
-    /// Selects the events that the members receive.
+    /// Selects the events that the members receive; `None` selects all.
     pub filter: Option<Filter>,
     /// Where a new group starts.
     pub from: Start,
-    /// If this creates the group, the group is deleted after this many milliseconds without members. For an existing group it has
-    /// no effect.
+    /// If a new group is created, it is deleted after this many milliseconds without members; `None` means that the default of
+    /// the bus applies. Ignored if the group already exists.
     pub expire_ms: Option<u64>,
 }
 
@@ -43,12 +43,12 @@ impl GroupSpec {
     }
 }
 
-/// A member as it joins.
+/// The options of a member that joins a group.
 #[derive(Clone, Default)]
 pub struct MemberOptions {
-    /// The window, the lease time and the number of attempts.
+    /// The maximum number of events in flight (the window), the lease time, and the number of attempts.
     pub settings: MemberSettings,
-    /// This member's own filter.
+    /// This member's own filter; `None` accepts all events of the group.
     pub filter: Option<EventFilter>,
     /// Its name in lists, metrics and logs.
     pub name: Option<String>,

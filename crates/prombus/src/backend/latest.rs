@@ -6,10 +6,10 @@ use prombus_protocol::Uuid;
 /// Which keys of a topic a query is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Keys {
-    /// All keys that are not deleted.
+    /// All keys of the topic.
     #[default]
     All,
-    /// These keys, if the topic has them.
+    /// These keys. Keys that the topic does not have, or that are deleted, are left out.
     These(Vec<String>),
 }
 
@@ -18,14 +18,16 @@ pub enum Keys {
 pub struct LatestQuery {
     /// The keys to return.
     pub keys: Keys,
-    /// Returns the state at this time, by the `ts` of the events that are kept. `None` means the current state.
+    /// Ignores events with a later `ts`, and so returns the state at this time, as far as its events are still stored. `None`
+    /// returns the current state.
     pub at_ts: Option<i64>,
-    /// Returns only events after this seq, to continue where a page ended.
+    /// Returns only events after this seq. For the second and later pages, set it to `next_after` of the previous page.
     pub after_seq: u64,
     /// Returns only events up to this seq. For the second and later pages, set it to the seq of the first page's position. Keys that
     /// have newer events are left out; a consumer that reads the topic after that position receives those events.
     pub to_seq: Option<u64>,
-    /// Whether to return the tombstones of deleted keys as well.
+    /// With [`Keys::All`]: whether to return deleted keys as well, with the tombstone (the event that deleted the key) as their
+    /// newest event.
     pub with_deleted: bool,
     /// The limits of one page.
     pub limit: PullLimit,

@@ -30,7 +30,7 @@ pub struct UnreadableRange {
     pub last_seq: u64,
     /// The file that contains the events.
     pub file: String,
-    /// The unreadable byte ranges of the file; empty when the whole file cannot be opened.
+    /// The unreadable byte ranges of the file; empty if the file cannot be opened at all.
     pub bytes: Vec<std::ops::Range<u64>>,
     /// When the error was first noticed, in milliseconds since 1970.
     pub since_ms: i64,

@@ -10,6 +10,6 @@ pub struct TopicDetails {
     pub info: TopicInfo,
     /// The settings in effect: the rules, overridden by the topic's own settings.
     pub settings: TopicSettings,
-    /// The topic's own settings, which were set while the bus was running.
+    /// The topic's own settings, which [`Backend::set_topic`](crate::Backend::set_topic) stored.
     pub own: TopicOptions,
 }

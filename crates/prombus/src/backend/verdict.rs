@@ -7,23 +7,23 @@ use crate::delivery::Millis;
 pub enum Verdict<'a> {
     /// The event was processed.
     Ack,
-    /// Processing failed: the event is redelivered after the delay or, without one, after a backoff.
+    /// Processing failed: the event is redelivered after `delay_ms`, or after a backoff if there is no `delay_ms`.
     Nack {
-        /// The minimum delay.
+        /// The minimum delay until the event is redelivered.
         delay_ms: Option<u64>,
-        /// The error.
+        /// Why processing failed.
         reason: Option<&'a str>,
     },
     /// Processing failed permanently: the event becomes a dead letter at once.
     GiveUp {
-        /// The error.
+        /// Why processing failed.
         reason: Option<&'a str>,
     },
     /// The event was not processed: it goes to other members at once, and the attempt does not count.
     Release,
-    /// Processing takes longer: the lease expires this long from now.
+    /// Processing takes longer: the lease is extended.
     Extend {
-        /// The time until the lease expires; a second at least.
+        /// The new time until the lease expires, from now. Values below one second count as one second.
         extend_ms: u64,
     },
 }
@@ -33,8 +33,8 @@ pub enum Verdict<'a> {
 pub enum SettleOutcome {
     /// The verdict was applied.
     Counted,
-    /// The event is leased to a newer holder or is settled, so nothing changed.
+    /// Nothing changed: the event is settled or leased to another holder, or its lease could not be extended.
     Stale,
-    /// The lease expires this many milliseconds from now.
+    /// The lease was extended, and expires this many milliseconds from now.
     Extended(Millis),
 }

@@ -10,17 +10,18 @@ use std::sync::Arc;
 /// One delivery of a [`DeliveryBatch`].
 #[derive(Clone, Copy, Debug)]
 pub struct DeliveryItem {
-    /// The position to settle it by.
+    /// The topic and the seq of the event. Verdicts refer to the event by this position.
     pub position: Position,
     /// The event's id.
     pub id: EventId,
     /// The publisher's time.
     pub ts: i64,
-    /// Which attempt this is, from 1.
+    /// The number of this attempt; the first is 1.
     pub attempt: u32,
-    /// Why the event was redelivered; `None` on the first attempt.
+    /// Why the event was redelivered. On attempt 1 it is `None`, or `ServerRestarted` if the event may have been delivered
+    /// before a restart.
     pub reason: Option<RedeliveryReason>,
-    /// How long the lease runs, from the time of the pull.
+    /// How long the lease lasts, from the time of the pull.
     pub lease_ms: Millis,
     deadline: Millis,
     span: EventSpan,
@@ -32,9 +33,10 @@ pub struct DeliveryItem {
 pub struct DeliveryBatch {
     content: EventBytes,
     items: Vec<DeliveryItem>,
-    /// The error of the previous attempt, for events that have one.
+    /// The errors with which the previous attempts of events failed, as far as they are known.
     last_errors: HashMap<Position, Arc<str>>,
-    /// The group's epoch at the time of the lease. Leases of earlier epochs may be void.
+    /// The epoch of the group when the events were leased. The backend raises the epoch of a group when leases become void,
+    /// so leases of an earlier epoch may be void.
     epoch: u64,
 }
 
@@ -46,7 +48,7 @@ impl DeliveryItem {
 }
 
 impl DeliveryBatch {
-    /// The epoch of the leases. A backend raises its epoch when leases become void.
+    /// The epoch of the group when the events were leased. The backend raises the group's epoch when leases become void.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -76,12 +78,12 @@ impl DeliveryBatch {
         self.content.body(&item.span)
     }
 
-    /// Whether the previous attempt of any of its events has a known error.
+    /// Whether [`last_error`](Self::last_error) returns an error for any of the events.
     pub fn has_last_errors(&self) -> bool {
         !self.last_errors.is_empty()
     }
 
-    /// The reason of the previous attempt's nack, if it is known.
+    /// The error with which the previous attempt of an event failed, if it is known.
     pub fn last_error(&self, item: &DeliveryItem) -> Option<&str> {
         self.last_errors.get(&item.position).map(|error| &**error)
     }
@@ -100,7 +102,8 @@ impl DeliveryBatch {
         self.content.byte_count()
     }
 
-    /// Adds an event as a first attempt, without a lease; [`lease`](Self::lease) sets the lease.
+    /// Adds an event, as attempt 1 and without a lease. A later call of [`lease`](Self::lease) sets the attempt and the
+    /// lease.
     pub fn push(&mut self, topic: &Topic, position: Position, event: &StoredEvent<'_>) {
         let span = self.content.push(topic, event);
         self.items.push(DeliveryItem {
@@ -115,7 +118,8 @@ impl DeliveryBatch {
         });
     }
 
-    /// Sets the leases of the items, and removes the items that were not leased. `leases` is in the same order.
+    /// Sets the leases of the items, and removes the items that have no lease in `leases`. `leases` is in the order of the
+    /// items.
     pub fn lease(
         &mut self,
         leases: &[Leased],

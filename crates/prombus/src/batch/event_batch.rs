@@ -7,7 +7,7 @@ use prombus_protocol::Topic;
 /// One event of an [`EventBatch`].
 #[derive(Clone, Copy, Debug)]
 pub struct EventItem {
-    /// Its position in its topic.
+    /// Its seq: its position in its topic.
     pub seq: u64,
     /// Its id.
     pub id: EventId,

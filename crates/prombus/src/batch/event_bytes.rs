@@ -3,11 +3,11 @@
 use crate::engine::StoredEvent;
 use prombus_protocol::Topic;
 
-/// The events' bytes and topics. Clearing it keeps its memory.
+/// The bytes and the topics of events. `clear` keeps the memory for reuse.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EventBytes {
     bytes: Vec<u8>,
-    /// The topics of consecutive events. A topic is listed again when its events resume after those of another topic.
+    /// One entry for each sequence of consecutive events with the same topic, so a topic may be listed several times.
     topics: Vec<Topic>,
 }
 

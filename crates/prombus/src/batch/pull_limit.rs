@@ -1,11 +1,11 @@
 //! Limits on the result of one read or pull.
 
-/// The limits of one pull. The member's own window and batch size apply as well.
+/// The limits of one read or pull. A pull is also limited by the member's window and batch size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PullLimit {
-    /// The maximum number of deliveries.
+    /// The maximum number of events.
     pub events: u32,
-    /// The maximum size of the events in bytes. One event is returned even if it is larger.
+    /// The maximum size of all events together, in bytes. If the first event alone is larger, it is returned anyway.
     pub bytes: usize,
 }
 

@@ -37,24 +37,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Scratch buffers that have grown beyond this size are not kept.
+/// Scratch buffers that have grown beyond this size are not kept for reuse.
 const SCRATCH_BYTES_MAX: usize = 1 << 20;
 
-/// The number of times that an open is retried if a file is unreadable. The first wait is 100 ms and doubles each time: about 6 s
-/// in total.
+/// How often an open is retried if a file is unreadable. The first wait is 100 ms, and each further wait is twice as long: about
+/// 6 s in total.
 const OPEN_RETRIES: u32 = 6;
 
-/// The size of a segment of a log in memory is an eighth of the log's limit, within these bounds.
+/// A segment of a log in memory has an eighth of the size limit of the log, within these bounds.
 const MEMORY_SEGMENT_BYTES_MIN: u64 = 72 << 10;
 const MEMORY_SEGMENT_BYTES_MAX: u64 = 64 << 20;
-/// If an eighth of the limit is less than this, a segment has this size, or half the limit if that is even less. A batch that a
-/// connection gathered must fit into one segment.
+/// Usually a segment has at least this size, because a batch that a connection has collected must fit into one. If half the limit
+/// is less than this, half the limit is the lower bound instead.
 const MEMORY_SEGMENT_BYTES_USUAL: u64 = 2 << 20;
-/// The size of the small files of a log in memory.
+/// The space for the small files of a log in memory.
 const MEMORY_FILES_BYTES: u64 = 32 << 10;
 
-/// For this many topics, and at least half of all topics, one pass over all topics of all segments is cheaper than a lookup per
-/// topic.
+/// If usage is requested for at least this many topics, and for at least half of all topics, one pass over all topics of all
+/// segments is cheaper than a lookup per topic.
 const USAGE_OF_ALL_MIN: usize = 1_000;
 
 /// Settings of the log engine.
@@ -67,18 +67,18 @@ pub struct LogEngineOptions {
 /// Events and group records in a log.
 pub struct LogEngine {
     log: Log,
-    /// The state of groups and topics.
+    /// The state of groups and topics, folded from the state records in the log.
     groups: StateFold,
     listener: Arc<CommitListener>,
     /// Buffers for appends, kept for reuse.
     scratch: Mutex<Vec<Scratch>>,
-    /// The log has its own threads for commits and maintenance.
+    /// Whether the log has its own threads for commits and maintenance.
     has_threads: bool,
     /// The size of a segment.
     segment_bytes: u64,
     /// Set for a log in memory, which is not durable.
     inline_commits: Option<InlineCommits>,
-    /// The first seqs that retention left.
+    /// For topics from which retention removed events: the first seq that is still served.
     firsts: Arc<FirstSeqs>,
 }
 
@@ -95,7 +95,7 @@ impl LogEngine {
     /// Opens the log in a folder, or creates one there.
     ///
     /// # Errors
-    /// See [`OpenError`]; the folder is left as it was.
+    /// See [`OpenError`]. After an error, the folder is as it was before.
     pub fn open(folder: &Path, options: LogEngineOptions, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
         let mut retry = 0;
         loop {
@@ -116,7 +116,7 @@ impl LogEngine {
         }
     }
 
-    /// Creates a log in memory with at most this many bytes of events. Its content is lost when the process ends.
+    /// Creates a log in memory that holds at most this many bytes of events. Its content is lost when the process ends.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -132,7 +132,7 @@ impl LogEngine {
         let log = Options {
             segment_bytes,
             reserve_bytes,
-            // Every read is from memory, so recent batches need no second copy.
+            // All reads are from memory, so a larger cache of recent batches would only be a second copy.
             tail_bytes: 1 << 20,
             kept_ids_bytes,
             threads: false,
@@ -265,7 +265,7 @@ impl Engine for LogEngine {
             return commits.run(&self.log);
         }
         if !self.has_threads {
-            // A commit makes room, and so does a segment that is prepared.
+            // A commit makes room in the queue; preparing a segment makes room in the log.
             let worked = prombus_log::Step::Worked;
             return self.log.step_commit() == worked || self.log.step_housekeeping() == worked;
         }
@@ -305,7 +305,8 @@ impl Engine for LogEngine {
 
     fn topics(&self) -> Vec<StoredTopic> {
         let topics = self.log.topics().into_iter().filter_map(|topic| {
-            // A log that another program wrote may contain names that are not valid here. Such topics cannot be addressed.
+            // A log that another program wrote may contain topics whose names are not valid here. Such topics cannot be used and
+            // are left out.
             let name = Topic::new(&*topic.name).ok()?;
             Some(StoredTopic { id: topic.id, name, last_seq: topic.last_seq })
         });
@@ -436,7 +437,8 @@ impl LogEngine {
         }
     }
 
-    /// Retries an append of a log in memory once, after making room for it: such a log has no thread that would make room.
+    /// If an append to a log in memory finds no room, makes room and tries one more time: such a log has no thread that would
+    /// make room.
     fn with_room<T>(&self, mut append: impl FnMut() -> Result<T, AppendError>) -> Result<T, AppendError> {
         match (append(), &self.inline_commits) {
             (Err(AppendError::QueueFull | AppendError::StorageFull), Some(commits)) => {
@@ -453,9 +455,9 @@ impl LogEngine {
         if first.is_none_or(|first| first >= retained_from) {
             return Ok(first);
         }
-        // Older events are still on disk but are not served.
+        // Events before `retained_from` may still be stored, but are not served.
         match self.read_head(topic, retained_from) {
-            // The event exists and cannot be read.
+            // The event exists, although it cannot be read.
             Err(ReadError::Unreadable { first_seq, .. }) => Ok(Some(first_seq)),
             head => Ok(head?.map(|head| head.seq)),
         }

@@ -1,4 +1,4 @@
-//! The result type of engine queries, which may take time.
+//! The result type of queries to an engine, which may have to wait for a disk or a network.
 
 use super::may_block::MayBlock;
 use crate::error::ReadError;
@@ -15,7 +15,7 @@ type Work<T> = Box<dyn FnOnce() -> Result<T, ReadError> + Send>;
 enum LookupState<T> {
     /// `None` after the result was taken.
     Ready(Option<Result<T, ReadError>>),
-    /// Not started. The waiting side decides which thread does the work.
+    /// The work has not started. The caller that waits for the result decides which thread does the work.
     Deferred(Work<T>),
     Pending(oneshot::Receiver<Result<T, ReadError>>),
 }
@@ -26,14 +26,15 @@ impl<T> Lookup<T> {
         Self(LookupState::Ready(Some(answer)))
     }
 
-    /// A result that the holder of the sender provides later.
+    /// A result that is sent later, through the returned sender.
     pub fn pending() -> (oneshot::Sender<Result<T, ReadError>>, Self) {
         let (sender, receiver) = oneshot::channel();
         (sender, Self(LookupState::Pending(receiver)))
     }
 
-    /// A result that needs much reading. [`wait`](Self::wait) does the work on the calling thread. When the lookup is polled, the
-    /// first poll hands the work to one of the runtime's blocking threads; outside a runtime the poll does the work itself.
+    /// A result for which `work` must read a lot. [`wait`](Self::wait) runs `work` on the calling thread. If the lookup is polled
+    /// instead, the first poll starts `work` on one of the runtime's blocking threads; outside a runtime the poll runs `work`
+    /// itself.
     pub fn on_blocking_thread(work: impl FnOnce() -> Result<T, ReadError> + Send + 'static) -> Self {
         Self(LookupState::Deferred(Box::new(work)))
     }

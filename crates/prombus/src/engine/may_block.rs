@@ -1,7 +1,7 @@
-//! The proof that a thread may be blocked, and the way to move work to such a thread.
+//! The proof that a thread may be blocked, and a function that moves work to such a thread.
 //!
-//! **Invariant:** work that runs on a thread that may be blocked never asks for a second such thread. Their number is limited: if
-//! each of many callers held one and waited for another, all would deadlock.
+//! **Invariant:** work that runs on a thread that may be blocked never asks for a second such thread. The number of such threads
+//! is limited: if all of them ran work that waits for another one, the process would deadlock.
 
 use crate::error::ReadError;
 use std::cell::Cell;
@@ -27,8 +27,8 @@ impl MayBlock {
         Self(())
     }
 
-    /// The proof, if it is known without a declaration: the thread runs [`block_on`](Self::block_on), or does not belong to a
-    /// runtime.
+    /// Returns the proof if it can be determined that this thread may be blocked: it runs [`block_on`](Self::block_on), or does
+    /// not belong to a runtime.
     pub(super) fn known_here() -> Option<Self> {
         let is_outside = || tokio::runtime::Handle::try_current().is_err();
         (IS_BLOCKING_ON.get() || is_outside()).then_some(Self(()))
@@ -57,8 +57,8 @@ impl MayBlock {
 /// Wakes a parked thread.
 struct ThreadWakeup {
     thread: Thread,
-    /// Set when the future may be polled again. The thread's own park token is not enough, because other code on the thread may
-    /// consume it.
+    /// Set when the future may be polled again. `Thread::unpark` alone is not enough, because other code that parks this thread
+    /// may consume the wake-up.
     is_woken: AtomicBool,
 }
 

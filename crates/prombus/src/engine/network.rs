@@ -1,4 +1,6 @@
-//! The engine over a database on a network: everything that does not depend on the kind of database.
+//! The engine for databases on a network: the part that does not depend on the kind of database. Each kind implements
+//! [`RemoteDatabase`]. At any time one engine *leads* a database: only that engine may write. It is *deposed* when another
+//! process takes over.
 //!
 //! ```text
 //! NetworkEngine ── leader: topics, queue, ids, commit times, the newest events
@@ -7,7 +9,7 @@
 //! ```
 //!
 //! **Invariants:** only the committer calls the observer, one call at a time. At most one commit is in flight. A deposed engine
-//! commits nothing. Outcomes are known with the commit.
+//! commits nothing. The outcomes of published events become known with their commit.
 
 mod change;
 mod clean;
@@ -50,7 +52,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// How often a caller that waits for room checks whether the engine has ended.
+/// The interval at which a caller that waits for room checks whether the engine has ended.
 const ROOM_WAIT: Duration = Duration::from_millis(10);
 
 /// An engine over a database on a network. The engine ends when it is closed or dropped; the database remains.

@@ -1,4 +1,4 @@
-//! The outcomes of published events, known at the append or with the commit.
+//! The outcomes of published events. They are known at the append or, if the engine assigns seqs later, with the commit.
 
 use crate::error::StoreError;
 use parking_lot::Mutex;
@@ -13,7 +13,7 @@ pub struct Published {
     pub id: Uuid,
     /// The position of the event in its topic. For a duplicate: that of the existing event.
     pub seq: u64,
-    /// The topic already had this id; nothing was added.
+    /// Whether the topic already had an event with this id; then no event was added.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub duplicate: bool,
 }
@@ -21,9 +21,9 @@ pub struct Published {
 /// A batch that was appended.
 #[derive(Clone, Debug)]
 pub struct Appended {
-    /// The commit that makes it durable.
+    /// The commit that makes the batch durable.
     pub commit: u64,
-    /// Receives the outcomes of the events, if they are not known yet.
+    /// Will contain the outcomes of the events, if they are not known yet; `None` if they are known.
     pub late: Option<LateOutcomes>,
 }
 
@@ -33,9 +33,9 @@ impl From<u64> for Appended {
     }
 }
 
-/// Outcomes that are known only with the commit: an engine on a network learns ids, seqs and duplicates from the response. The
-/// engine fills them before it reports the commit. If they are an error, the commit is never reported, because reporting it would
-/// make the group records of the batch count as durable.
+/// Outcomes that become known only with the commit: an engine on a network learns seqs and duplicates from the database's
+/// response. The engine sets them before it reports the commit. If they are an error, the commit is never reported, because then
+/// the records of the batch would count as durable.
 #[derive(Clone, Debug, Default)]
 pub struct LateOutcomes(Arc<Mutex<Option<Outcomes>>>);
 

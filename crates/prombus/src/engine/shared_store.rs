@@ -1,8 +1,9 @@
-//! Stores that several processes can open and one process leads: databases on the network.
+//! The interface of shared stores: databases on the network that several processes can open, of which one leads at a time. The
+//! process that leads is the only one that writes. A *term* is the time in which one process leads.
 //!
-//! The lease record says which process leads. Processes write it with compare-and-set; `leadership` decides when. Safety does not
-//! depend on the record: every commit carries the fence of its term, and the store rejects it after a newer term has written its
-//! own.
+//! The lease record in the store says which process leads. Processes write it with compare-and-set; the module `leadership`
+//! decides when. Safety does not depend on this record: each term first writes a *fence* to the store, and after that the store
+//! rejects every commit of an earlier term.
 
 use super::Engine;
 use crate::box_future::BoxFuture;
@@ -10,17 +11,17 @@ use crate::clock::Clock;
 use crate::error::OpenError;
 use std::sync::Arc;
 
-/// The current leader of a store. A store has one record.
+/// The record of the leader lease: it names the current leader of a store. Each store has one.
 ///
 /// Only processes that open the store may see the record: its `secret` authenticates followers that relay connections to the
 /// leader.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LeaseRecord {
-    /// Rises with every change of leader and never decreases, even when the lease is released.
+    /// The number of the term. It rises with every change of leader, and never decreases, even when the lease is released.
     pub term: u64,
     /// Rises with every write of the record, in all terms.
     pub revision: u64,
-    /// The leading process; empty if the last leader released the lease.
+    /// The id of the leading process; empty if the last leader released the lease.
     pub leader_id: String,
     /// The leader's address for followers, as `host:port`.
     pub address: String,
@@ -31,7 +32,7 @@ pub struct LeaseRecord {
 }
 
 impl LeaseRecord {
-    /// Whether the last leader ended cleanly. Then none of its commits is in flight, and any process may lead at once.
+    /// Whether the last leader released the lease. If so, none of its commits is in flight, and any process may lead at once.
     pub fn is_released(&self) -> bool {
         self.leader_id.is_empty()
     }
@@ -52,7 +53,7 @@ pub struct LeaseError(pub String);
 
 /// Stores the lease record.
 pub trait LeaseStore: Send + Sync + 'static {
-    /// The record as committed by a majority of the database's members; `None` if none was ever written.
+    /// Reads the record, as a majority of the database's members has committed it; `None` if there is no record.
     ///
     /// # Errors
     /// [`LeaseError`].
@@ -62,7 +63,7 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// Returns whether the record was written; if so, it is durable.
     ///
     /// # Errors
-    /// [`LeaseError`]: the write may have been applied, or may still be applied later.
+    /// [`LeaseError`]. The write may have been applied, or may still be applied later.
     fn compare_and_set(
         &self,
         expected: Option<u64>,
@@ -70,12 +71,12 @@ pub trait LeaseStore: Send + Sync + 'static {
     ) -> BoxFuture<'_, Result<bool, LeaseError>>;
 }
 
-/// How an engine takes over a store.
+/// What an engine must know to take over a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Takeover {
-    /// The term of the lease that the caller holds.
+    /// The term in which the caller holds the lease.
     pub term: u64,
-    /// The previous leader released the lease, so none of its commits is in flight.
+    /// Whether the previous leader released the lease, so that none of its commits is in flight.
     pub was_released: bool,
 }
 

@@ -1,11 +1,11 @@
 //! An engine over a simulated network, for tests. Commits take a round trip, reads are not ready at once, responses get lost, the
-//! network fails and recovers, and a second engine on the same database deposes the first.
+//! network fails and recovers, and a second engine on the same database deposes the first (takes over from it).
 //!
-//! It is the same [`NetworkEngine`] that real databases use, over a [`Database`] in memory.
+//! The engine is the [`NetworkEngine`] that real databases use; only its [`Database`], which is in memory, is simulated.
 //!
-//! **Invariants:** a commit that an engine reported as durable is in the database exactly once, whatever the network lost. A
-//! deposed engine writes nothing. Every random choice follows from the seed in [`NetworkOptions`], but the order in which threads
-//! run does not.
+//! **Invariants:** a commit that an engine reported as durable is in the database exactly once, no matter what the network lost.
+//! A deposed engine writes nothing. Every random choice follows from the seed in [`NetworkOptions`], but the order in which
+//! threads run does not.
 
 mod database;
 mod faults;

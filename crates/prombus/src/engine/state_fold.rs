@@ -1,5 +1,5 @@
-//! The state of groups and topics that an engine keeps: a fold over state records. The log replays the records at open and
-//! includes the result in its checkpoints.
+//! The state of groups and topics that an engine keeps. It is the result of applying all state records in order (a fold). The
+//! log applies the records again when it is opened, and saves the state in its checkpoints.
 
 use super::state_record::{GroupAttempts, GroupProgress, StateRecord};
 use crate::delivery::SettledSeqs;
@@ -15,7 +15,7 @@ pub struct RestoredState {
     pub groups: Vec<GroupState>,
     /// Settings of topics as JSON, by topic name.
     pub topic_settings: Vec<(String, String)>,
-    /// Values that were stored once ([`StateRecord::Kept`]), by name.
+    /// Named values ([`StateRecord::Kept`]); the value of a name never changes.
     pub kept: Vec<(String, Vec<u8>)>,
 }
 
@@ -24,9 +24,10 @@ pub struct RestoredState {
 pub struct TopicProgress {
     /// The settled seqs.
     pub settled: SettledSeqs,
-    /// Attempts of unsettled events, by seq.
+    /// The attempts at unsettled events, by seq.
     pub attempts: BTreeMap<u64, GroupAttempts>,
-    /// The lease mark: no event above it was leased. Zero if the records were written by a version without lease marks.
+    /// The lease mark: no event above this seq was ever leased. After a restart, only events up to the mark may have been
+    /// delivered before. Zero if the records were written by a version without lease marks.
     pub leased_to: u64,
 }
 
@@ -45,7 +46,7 @@ pub struct GroupState {
     pub filter: String,
     /// When the group was created, in milliseconds since 1970.
     pub made_ms: i64,
-    /// The group is deleted after this many milliseconds without members.
+    /// The group is deleted after this many milliseconds without members; `None` if its creator did not set a time.
     pub expire_ms: Option<u64>,
     /// The progress by topic. In topics that are not listed the group starts at the first event.
     pub progress: BTreeMap<TopicId, TopicProgress>,
@@ -107,7 +108,7 @@ pub(super) struct FoldedState {
     firsts: BTreeMap<TopicId, u64>,
     /// The settings of topics as JSON, by topic name.
     settings: BTreeMap<String, String>,
-    /// Values that were stored once, by name.
+    /// Named values.
     kept: BTreeMap<String, Vec<u8>>,
     /// Why a record could not be applied; `None` if all were.
     broken: Option<String>,
@@ -129,7 +130,7 @@ impl FoldedState {
                 self.groups.insert(number, state);
             }
             StateRecord::Progress { group, topics } => {
-                // A group may still have had a pending record when it was deleted.
+                // The group may have been deleted before this record was written.
                 if let Some(state) = self.groups.get_mut(&group) {
                     topics.into_iter().for_each(|progress| state.apply(progress));
                 }
@@ -172,7 +173,7 @@ impl FoldedState {
         Ok(())
     }
 
-    /// Records that reproduce the whole state.
+    /// Returns records that reproduce the whole state.
     fn records(&self) -> impl Iterator<Item = StateRecord> + '_ {
         let firsts: Vec<_> = self.firsts.iter().map(|(&topic, &seq)| (topic, seq)).collect();
         let cut = (!firsts.is_empty()).then_some(StateRecord::Cut { firsts });
@@ -221,17 +222,17 @@ impl StateFold {
         bytes
     }
 
-    /// Decodes the result of [`to_bytes`](Self::to_bytes).
+    /// Decodes the state from the result of [`to_bytes`](Self::to_bytes).
     ///
     /// # Errors
-    /// When the bytes are not such a snapshot, or a newer version wrote them.
+    /// If the bytes cannot be decoded, or a newer version wrote them.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
         let mut fold = Self::default();
         State::restore(&mut fold, bytes)?;
         Ok(fold)
     }
 
-    /// The names and floors of a group.
+    /// The subscription, the name and the floors of a group; `None` if it does not exist.
     pub fn group_floors(&self, group: u32) -> Option<GroupFloors> {
         let fold = self.0.lock();
         let state = fold.groups.get(&group)?;
@@ -260,8 +261,8 @@ impl StateFold {
     }
 }
 
-/// The version of the snapshot format: a checkpoint may be read by a later version of the program. Version 2 adds lease marks.
-/// Version 1 is decoded in the same way, as a list of records.
+/// The version of the format of [`StateFold::to_bytes`], which later versions of the program must be able to decode. Version 2
+/// adds lease marks. Both versions are a list of records and are decoded in the same way.
 const SNAPSHOT_VERSION: u8 = 2;
 
 impl State for StateFold {

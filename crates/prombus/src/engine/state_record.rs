@@ -1,7 +1,8 @@
 //! The records about groups and topics, and their encoding: small records with variable-length numbers, described in
 //! `docs/disk-format.md`.
 //!
-//! Each record changes the state that the earlier records produced, so they are folded in order. A snapshot is a list of records.
+//! Each record changes the state that the earlier records produced, so they are applied in order. A saved state is also a list of
+//! records.
 
 use prombus_log::TopicId;
 use prombus_protocol::RedeliveryReason;
@@ -24,11 +25,11 @@ pub struct GroupAttempts {
 pub struct GroupProgress {
     /// The topic.
     pub topic: TopicId,
-    /// The settled ranges: ordered, disjoint, both ends included.
+    /// The ranges of seqs that were settled: in order, disjoint, both ends included.
     pub settled: Vec<(u64, u64)>,
-    /// The latest attempt counts, one entry per event.
+    /// The attempts at events, as far as they changed; one entry per event.
     pub attempts: Vec<GroupAttempts>,
-    /// The lease mark, if it changed: no event above it was leased.
+    /// The lease mark, if it changed: no event above this seq was ever leased. `None` if it is unchanged.
     pub leased_to: Option<u64>,
 }
 
@@ -57,10 +58,10 @@ pub enum StateRecord {
         filter: String,
         /// When the group was created, in milliseconds since 1970.
         made_ms: i64,
-        /// The group is deleted after this many milliseconds without members.
+        /// The group is deleted after this many milliseconds without members; `None` if its creator did not set a time.
         expire_ms: Option<u64>,
-        /// The topics that existed when the group was created, each with the seq after which the group starts. In other topics the group starts
-        /// at the first event.
+        /// The topics that existed when the group was created, each with the seq after which the group starts. In topics that are
+        /// created later, the group starts at the first event.
         starts: Vec<(TopicId, u64)>,
     },
     /// Events were settled or attempted.
@@ -70,7 +71,7 @@ pub enum StateRecord {
         /// The progress, by topic.
         topics: Vec<GroupProgress>,
     },
-    /// The group was moved: everything up to a seq is settled, nothing above it.
+    /// The group was moved: in each topic, everything up to the new floor is settled, and nothing above it.
     Sought {
         /// The group.
         group: u32,
@@ -117,12 +118,12 @@ const DELETED: u32 = 4;
 const CUT: u32 = 5;
 const TOPIC_SET: u32 = 6;
 const TOPIC_DELETED: u32 = 7;
-/// Progress with lease marks. Older versions do not know this tag and refuse to open the log.
+/// Progress that contains lease marks, or events that are redelivered because of a restart. Older versions of the program do not
+/// know this tag and refuse to open the log.
 const PROGRESS_2: u32 = 8;
-/// A group with an expiry time. Older versions do not know this tag and refuse to open the log.
+/// A group with an expiry time. Older versions of the program do not know this tag and refuse to open the log.
 const MADE_2: u32 = 9;
-/// A stored value. Older versions do not know this tag and refuse to open the log; a log without stored values does not
-/// contain it.
+/// A named value. Older versions of the program do not know this tag and refuse to open a log that contains it.
 const KEPT: u32 = 16;
 
 impl StateRecord {

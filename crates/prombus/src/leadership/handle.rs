@@ -1,4 +1,4 @@
-//! The handle of a process's leadership.
+//! The handle of the task that makes this process lead or follow.
 
 use super::options::LeadershipOptions;
 use super::role::{LeadershipFigures, Role};
@@ -10,11 +10,11 @@ use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
-/// A process's participation in leading a shared store: the process leads while it holds the leader lease, and follows
-/// otherwise.
+/// The handle of the task that takes part in leading a shared store. The process leads while it holds the leader
+/// lease, and follows otherwise.
 ///
-/// If the handle is dropped without [`stop`](Self::stop), the task still closes the bus and releases the lease, but
-/// errors are not reported.
+/// If the handle is dropped without a call of [`stop`](Self::stop), the task still closes the bus and releases the
+/// lease, but errors are not reported.
 pub struct Leadership {
     roles: watch::Receiver<Role>,
     figures: LeadershipFigures,
@@ -23,8 +23,8 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// Starts as a follower, and leads when the lease is free. `builder` builds the bus of each term that this process
-    /// leads.
+    /// Starts the task. The process follows at first, and leads when the lease is free. `builder` builds a bus for
+    /// each term in which this process leads.
     ///
     /// # Panics
     /// If called outside a tokio runtime.
@@ -37,7 +37,7 @@ impl Leadership {
         Self::spawn(Runner::new(store, builder, options, clock, false))
     }
 
-    /// Like [`start`](Self::start), but ends after the first term, or when the engine cannot be opened.
+    /// Like [`start`](Self::start), but the task ends after its first term, or when the engine cannot be opened.
     pub(super) fn start_single(
         store: Arc<dyn SharedStore>,
         builder: BusBuilder,
@@ -53,18 +53,18 @@ impl Leadership {
         Self { roles, figures, stop, task: tokio::spawn(runner.run(stopped)) }
     }
 
-    /// The current role of this process, and its changes.
+    /// A receiver of the current role of this process, and of its changes.
     pub fn roles(&self) -> watch::Receiver<Role> {
         self.roles.clone()
     }
 
-    /// The number of takeovers, and the term.
+    /// Figures for operators: the number of takeovers, and the term.
     pub fn figures(&self) -> LeadershipFigures {
         self.figures.clone()
     }
 
-    /// Stops. If this process leads, closes the bus, which makes everything durable that it confirmed, then releases
-    /// the lease.
+    /// Stops the task. If this process leads, the task first closes the bus, which makes pending writes durable, and
+    /// then releases the lease.
     ///
     /// # Errors
     /// See [`StopError`].

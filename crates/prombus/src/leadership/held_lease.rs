@@ -1,27 +1,28 @@
-//! A leader lease that this process holds: renews it, and releases it.
+//! The leader lease while this process holds it: decides when to renew it, and releases it.
 
 use super::timing::LeaseTiming;
 use crate::engine::{LeaseError, LeaseRecord, Takeover};
 
-/// A leader lease that this process holds.
+/// The leader lease while this process holds it. Times are milliseconds of the caller's clock.
 pub(super) struct HeldLease {
-    /// The stored record, as far as it is known.
+    /// The record as this process last wrote or read it. The stored record may be newer.
     pub(super) record: LeaseRecord,
-    /// How the engine takes the store over.
+    /// The term, and whether the previous leader released the lease: the engine needs both to take over the store.
     pub(super) takeover: Takeover,
     /// When the newest confirmed write was sent.
     confirmed_ms: u64,
-    /// When the next revision was first sent, if the outcome of that write is unknown. The write may still be applied.
+    /// When a write of the next revision was first sent, if the outcome of a write is unknown: such a write may still
+    /// be applied. `None` if all outcomes are known.
     unresolved_since: Option<u64>,
-    /// The record must be read before it is written again.
+    /// Whether the record must be read before it is written again.
     must_read: bool,
     /// When the next write is due.
     write_at: u64,
-    /// The next write releases the lease.
+    /// Whether the next write releases the lease.
     is_releasing: bool,
 }
 
-/// The next step for the lease.
+/// What to do next for the lease.
 pub(super) enum HeldStep {
     Read,
     Write(LeaseRecord),
@@ -36,7 +37,7 @@ pub(super) enum Holding {
 }
 
 impl HeldLease {
-    /// A lease that was taken by a write that was sent at `sent_ms`.
+    /// The lease that this process took with a write that was sent at `sent_ms`.
     pub(super) fn taken(record: LeaseRecord, was_released: bool, sent_ms: u64, timing: &LeaseTiming) -> Self {
         Self {
             takeover: Takeover { term: record.term, was_released },
@@ -49,7 +50,7 @@ impl HeldLease {
         }
     }
 
-    /// Releases the lease with the next write.
+    /// Makes the next write release the lease, and makes it due at once.
     pub(super) fn release(&mut self, now: u64) {
         self.is_releasing = true;
         self.write_at = self.write_at.min(now);
@@ -98,7 +99,8 @@ impl HeldLease {
                 self.renewed(record, sent_ms, timing);
                 Holding::Kept
             }
-            // An earlier write, whose response was lost, may have been applied.
+            // The revision may have changed because an earlier write, whose response was lost, was applied. A read of
+            // the record tells.
             Ok(false) if self.unresolved_since.is_some() => {
                 self.must_read = true;
                 Holding::Kept
@@ -113,13 +115,14 @@ impl HeldLease {
         }
     }
 
-    /// Handles the stored record, which is read after a write with an unknown outcome.
+    /// Handles the stored record, which was read because the outcome of a write is unknown.
     pub(super) fn was_read(&mut self, stored: Option<LeaseRecord>, timing: &LeaseTiming) -> Holding {
         let is_own = |it: &LeaseRecord| it.leader_id == self.record.leader_id && it.term == self.record.term;
         let Some(stored) = stored.filter(is_own) else { return Holding::Ended };
         self.must_read = false;
         if stored.revision > self.record.revision {
-            // Which of the attempts was applied is unknown. Assuming the first one is safe.
+            // It is unknown which attempt was applied. It is safe to assume the first: the lease then counts as older
+            // than it may be.
             let sent_ms = self.unresolved_since.unwrap_or(self.confirmed_ms);
             self.renewed(stored, sent_ms, timing);
         }

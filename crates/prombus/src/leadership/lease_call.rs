@@ -1,4 +1,4 @@
-//! Calls of the lease record, with a time limit.
+//! Reads and writes the lease record, with a time limit.
 
 use super::lease_machine::LeaseStep;
 use crate::box_future::BoxFuture;
@@ -6,7 +6,7 @@ use crate::engine::{LeaseError, LeaseRecord, SharedStore};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The call in progress, if any.
+/// The read or write in progress, if any.
 #[derive(Default)]
 pub(super) struct LeaseCall(Option<BoxFuture<'static, LeaseAnswer>>);
 
@@ -16,7 +16,7 @@ pub(super) enum LeaseAnswer {
 }
 
 impl LeaseCall {
-    /// Starts the call of a step; a step that only waits starts none.
+    /// Starts the read or write of a step. Does nothing for the other steps.
     pub(super) fn start(&mut self, step: LeaseStep, store: Arc<dyn SharedStore>, limit: Duration) {
         match step {
             LeaseStep::Read => {
@@ -34,7 +34,8 @@ impl LeaseCall {
         }
     }
 
-    /// The response. Pending while no call is in progress. Cancel-safe: if this future is dropped, the call continues.
+    /// Waits for the response of the call in progress; waits indefinitely if there is none. Cancel-safe: if this
+    /// future is dropped, the next one waits for the same call.
     pub(super) async fn answer(&mut self) -> LeaseAnswer {
         let Some(call) = &mut self.0 else { return std::future::pending().await };
         let answer = call.await;

@@ -1,15 +1,17 @@
-//! The leader lease of a store as a pure value: no clock, no I/O. The caller executes the step that
-//! [`LeaseMachine::next`] returns, one at a time, and reports its result. All times are milliseconds of the caller's
-//! monotonic clock; wall clocks and the clocks of other machines are not used.
+//! The rules of the leader lease as a state machine without a clock and without I/O. The caller repeatedly executes the step
+//! that [`LeaseMachine::next`] returns, and reports its result. All times are milliseconds of the caller's monotonic clock;
+//! wall clocks and the clocks of other machines are not used.
 //!
 //! **Invariants:**
-//! - A leader measures the age of a renewal from the moment before it sends the renewal. A challenger measures the age
-//!   of a revision from the moment after the response to its read arrived. So a leader that stops leasing events after
-//!   `gate_ms` has stopped before a challenger has seen `take_after_ms` pass.
-//! - The lease is taken only right after a successful read, with a compare-and-set on the revision that was read. Failed reads
-//!   prove nothing: the first and the last read of the same revision must be `take_after_ms` apart.
-//! - A write whose response was lost may still be applied. A read of the record tells: revisions never repeat, so the
-//!   write was applied if the record has this process's id and the written revision.
+//! - A leader measures the age of a renewal from the moment before it sends the renewal. A challenger (a process that would
+//!   take the lease) measures the age of a revision from the moment at which the response to its first read of that revision
+//!   arrived. So the leader, which stops leasing events at the age `gate_ms`, stops before a challenger takes the lease at the
+//!   age `take_after_ms`.
+//! - The lease is taken only right after a successful read, with a compare-and-set on the revision that was read. A lease that
+//!   was not released is taken only if two successful reads, at least `take_after_ms` apart, found the same revision. Failed
+//!   reads prove nothing.
+//! - A write whose response was lost may still be applied. A later read of the record shows whether it was: revisions never
+//!   repeat, so the write was applied if the record has this process's id and the written revision.
 //! - A process never leads again in a term that it gave up.
 
 use super::held_lease::{HeldLease, HeldStep, Holding};
@@ -17,7 +19,7 @@ use super::observed_lease::ObservedLease;
 use super::timing::LeaseTiming;
 use crate::engine::{LeaseError, LeaseRecord, Takeover};
 
-/// The data that a process writes into the lease record when it leads.
+/// The data of a process that it writes into the lease record when it takes the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// A random id of this process.
@@ -28,21 +30,21 @@ pub struct Candidate {
     pub cert_hash: Option<[u8; 32]>,
 }
 
-/// What the caller does next.
+/// What the caller must do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseStep {
-    /// Read the record; report to [`LeaseMachine::was_read`].
+    /// Read the record, and report the result to [`LeaseMachine::was_read`].
     Read,
-    /// Write the record; report to [`LeaseMachine::was_set`].
+    /// Write the record if the stored one is as expected, and report the result to [`LeaseMachine::was_set`].
     CompareAndSet {
         /// The revision that the stored record must have; `None` if there must be no record.
         expected: Option<u64>,
         /// The record to write.
         record: LeaseRecord,
     },
-    /// Nothing is due before this time.
+    /// Call [`LeaseMachine::next`] again at this time, or when a result is reported.
     WaitUntil(u64),
-    /// The process was told to stop, and holds no lease.
+    /// There is nothing more to do: [`LeaseMachine::stop`] was called, and this process does not hold the lease.
     Stopped,
 }
 
@@ -54,12 +56,12 @@ pub enum LeasePosition {
         /// The record of the process that holds the lease, if known.
         leader: Option<LeaseRecord>,
     },
-    /// This process holds the lease and is not releasing it, as far as it knows: another process may have taken the
-    /// lease since the last renewal.
+    /// As far as this process knows, it holds the lease and is not releasing it. Another process may have taken the lease
+    /// since the last renewal.
     Holding {
         /// The stored record.
         record: LeaseRecord,
-        /// How the engine takes the store over.
+        /// The term, and whether the previous leader released the lease: the engine needs both to take over the store.
         takeover: Takeover,
     },
 }
@@ -75,15 +77,15 @@ pub struct LeaseMachine {
     /// The lease, while this process holds it.
     held: Option<HeldLease>,
     in_flight: Option<InFlight>,
-    /// A take to send now, because the last read showed that the lease is free.
+    /// The write that takes the lease, to be sent next, because the last read showed that the lease is free.
     planned: Option<Take>,
-    /// A take with an unknown outcome.
+    /// A write to take the lease whose outcome is unknown.
     unresolved: Option<Take>,
     /// Nothing is sent before this time.
     idle_until: u64,
     /// The lease is not taken before this time.
     take_from: u64,
-    /// The newest term that this process gave up or lost.
+    /// The newest term in which this process has stopped leading.
     resigned_term: u64,
     /// See [`Self::set_standby`].
     is_on_standby: bool,
@@ -102,7 +104,7 @@ enum Sent {
     Take(Take),
     /// A renewal or a release.
     Write(LeaseRecord),
-    /// A write whose lease this process gave up before the response arrived.
+    /// A write for a lease that this process gave up before the response arrived.
     Abandoned,
 }
 
@@ -112,14 +114,14 @@ struct Take {
     /// The revision that the stored record must have; `None` if there must be no record.
     expected: Option<u64>,
     record: LeaseRecord,
-    /// The previous leader released the lease.
+    /// Whether the previous leader released the lease.
     was_released: bool,
-    /// When the first attempt with this `expected` was sent.
+    /// When the first attempt to take the lease with this `expected` was sent.
     first_sent_ms: u64,
 }
 
 impl LeaseMachine {
-    /// A process that holds no lease and has not read the record yet.
+    /// The machine of a process that does not hold the lease and has not read the record yet.
     pub fn new(
         timing: LeaseTiming,
         candidate: Candidate,
@@ -142,7 +144,8 @@ impl LeaseMachine {
         }
     }
 
-    /// The next step. A read or a write counts as sent at `now`; until its result is reported, there is nothing else to do.
+    /// Returns the next step. If it is a read or a write, it counts as sent at `now`, and until its result is reported there
+    /// is no other step.
     pub fn next(&mut self, now: u64) -> LeaseStep {
         if self.in_flight.is_some() {
             return LeaseStep::WaitUntil(u64::MAX);
@@ -201,12 +204,12 @@ impl LeaseMachine {
         }
     }
 
-    /// Reports that the engine found a newer term: this process follows.
+    /// Reports that the engine found a newer term in the store: this process stops leading.
     pub fn deposed(&mut self, now: u64) {
         self.let_expire(now);
     }
 
-    /// Stops leading without releasing the lease: the record stays, and every process waits until it has expired.
+    /// Stops leading without releasing the lease: the record stays as it is, and other processes wait until it has expired.
     pub fn let_expire(&mut self, now: u64) {
         if self.held.is_some() {
             self.end_if(Holding::Ended);
@@ -217,36 +220,34 @@ impl LeaseMachine {
         }
     }
 
-    /// Releases the lease, because this process cannot lead now. This process does not take the lease again for
-    /// `rest_ms`.
+    /// Releases the lease, because this process cannot lead at present. It does not take the lease again for `rest_ms`.
     ///
-    /// A released record promises that no write of an earlier term is in progress. Only a process that knows this may call
-    /// this function; others call [`resign`](Self::resign).
+    /// A released record promises to other processes that no write of this term or an earlier one is in progress. Call this
+    /// only if that is certain; otherwise call [`resign`](Self::resign).
     pub fn give_up(&mut self, rest_ms: u64, now: u64) {
         self.take_from = now + rest_ms;
         self.release(now);
     }
 
-    /// Stops leading as [`let_expire`](Self::let_expire) does. This process also does not take the lease again for
-    /// `rest_ms`.
+    /// Like [`let_expire`](Self::let_expire); in addition, this process does not take the lease again for `rest_ms`.
     pub fn resign(&mut self, rest_ms: u64, now: u64) {
         self.take_from = now + rest_ms;
         self.let_expire(now);
     }
 
-    /// Reports a term that the engine found in the store. The next term of this process is above it, even if the lease
-    /// record was deleted.
+    /// Reports a term that the engine found in the store. If this process takes the lease, its term will be higher, even if
+    /// the lease record was deleted meanwhile.
     pub fn saw_term(&mut self, term: u64) {
         self.observed.note_term(term);
     }
 
-    /// Sets standby: a process on standby reads the record, but does not take the lease.
+    /// Turns standby on or off. A process on standby reads the record, but does not take the lease.
     pub fn set_standby(&mut self, is_on_standby: bool) {
         self.is_on_standby = is_on_standby;
         self.planned = None;
     }
 
-    /// Releases the lease and stops.
+    /// Releases the lease if this process holds it, and stops.
     pub fn stop(&mut self, now: u64) {
         self.is_stopping = true;
         self.planned = None;
@@ -266,13 +267,13 @@ impl LeaseMachine {
         }
     }
 
-    /// The time until which this process may lease events to members; `None` if it holds no lease or is releasing it. A
-    /// renewal moves the deadline.
+    /// The time until which this process may lease events to members; `None` if it does not hold the lease, or is releasing
+    /// it. Each renewal moves this time forward.
     pub fn gate_deadline(&self) -> Option<u64> {
         self.held.as_ref()?.gate_deadline(&self.timing)
     }
 
-    /// When the newest confirmed renewal of the lease was sent; `None` without a lease.
+    /// When the newest write that confirmed the lease was sent; `None` if this process does not hold the lease.
     pub fn confirmed_ms(&self) -> Option<u64> {
         self.held.as_ref().map(HeldLease::confirmed_ms)
     }
@@ -294,7 +295,8 @@ impl LeaseMachine {
     fn take_was_set(&mut self, set: Result<bool, LeaseError>, take: Take, sent_ms: u64) {
         match set {
             Ok(true) => self.hold(take.record, take.was_released, sent_ms),
-            // Another process was faster, or an earlier attempt of this one was applied: the next read decides.
+            // Another process has taken the lease, or an earlier attempt of this process was applied after all. The next read
+            // shows which.
             Ok(false) => {}
             Err(_) => self.unresolved = Some(take),
         }
@@ -311,8 +313,8 @@ impl LeaseMachine {
         self.held = Some(held);
     }
 
-    /// Handles a record that was read while this process holds no lease: an earlier take may have been applied, or the lease
-    /// may be free.
+    /// Handles a record that was read while this process does not hold the lease. An earlier attempt to take the lease may
+    /// have been applied, or the lease may be free.
     fn follow(&mut self, record: Option<LeaseRecord>, sent_ms: u64, now: u64) {
         let is_own =
             |it: &LeaseRecord| it.leader_id == self.candidate.leader_id && it.term > self.resigned_term;
@@ -321,7 +323,7 @@ impl LeaseMachine {
             return self.hold(record.clone(), was_released, first_sent_ms);
         }
         let revision = record.as_ref().map(|it| it.revision);
-        // A take that expects this revision may still be applied; one that expects an earlier revision cannot.
+        // An attempt that expects this revision may still be applied; an attempt that expects an earlier one cannot.
         self.unresolved = self.unresolved.take().filter(|it| it.expected == revision && !self.is_stopping);
         let is_free = record.as_ref().is_none_or(LeaseRecord::is_released)
             || self.observed.unchanged_ms(sent_ms) >= self.timing.take_after_ms;
@@ -336,7 +338,7 @@ impl LeaseMachine {
         let Candidate { leader_id, address, cert_hash } = self.candidate.clone();
         Take {
             expected: record.map(|it| it.revision),
-            // Without a record nothing is known: the record of an active leader may have been deleted.
+            // A missing record does not count as released: the record of an active leader may have been deleted.
             was_released: record.is_some_and(LeaseRecord::is_released),
             record: LeaseRecord {
                 term: self.observed.next_term(),

@@ -2,11 +2,11 @@
 
 use crate::engine::LeaseRecord;
 
-/// The newest record that was read, and since when it is unchanged.
+/// The record as it was last read, and since when it has been unchanged.
 #[derive(Debug, Default)]
 pub(super) struct ObservedLease {
     record: Option<LeaseRecord>,
-    /// When the first response with this revision arrived.
+    /// When the first response that contained this revision arrived.
     since_ms: u64,
     /// The highest term ever seen. The next term is above it, even if the record is deleted.
     newest_term: u64,
@@ -27,7 +27,7 @@ impl ObservedLease {
         self.record = record.cloned();
     }
 
-    /// Notes the term and revision of a record, e.g. one that this process wrote.
+    /// Notes the term and revision of a record that was read, or that this process wrote.
     pub(super) fn note(&mut self, record: &LeaseRecord) {
         self.note_term(record.term);
         self.newest_revision = self.newest_revision.max(record.revision);
@@ -47,7 +47,8 @@ impl ObservedLease {
         self.record.as_ref()
     }
 
-    /// How long the record has been unchanged, given that a read sent at `sent_ms` found it unchanged.
+    /// For how long the record is known to have been unchanged, if a read that was sent at `sent_ms` found it
+    /// unchanged.
     pub(super) fn unchanged_ms(&self, sent_ms: u64) -> u64 {
         sent_ms.saturating_sub(self.since_ms)
     }

@@ -1,5 +1,5 @@
-//! A bus on a store that several processes share, for a program that embeds it: one process has the bus, the others wait or
-//! get an error.
+//! Opens a bus on a store that several processes share, for programs that embed the bus. At any time one process has the
+//! bus; `open_shared` of the other processes waits or returns an error.
 
 use super::handle::Leadership;
 use super::options::LeadershipOptions;
@@ -11,12 +11,12 @@ use crate::error::OpenError;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long `open_shared` waits for the store if its caller does not wait for another leader.
+/// How long `open_shared` waits for the store to respond if it was called without `wait`.
 const STORE_RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A bus that leads its store. It derefs to [`Bus`].
+/// A bus on a shared store, in the process that leads the store. It dereferences to [`Bus`].
 ///
-/// When another process takes over, the bus stops for good ([`Bus::stopped`]): open another one.
+/// When another process takes over, this bus stops permanently ([`Bus::stopped`]). To continue, open another one.
 #[derive(Debug)]
 pub struct SharedBus {
     bus: Bus,
@@ -24,7 +24,7 @@ pub struct SharedBus {
 }
 
 impl SharedBus {
-    /// Closes the bus and releases the lease, so that another process can lead at once.
+    /// Closes the bus and releases the leader lease, so that another process can lead at once.
     ///
     /// # Errors
     /// See [`StopError`].
@@ -42,8 +42,9 @@ impl std::ops::Deref for SharedBus {
 }
 
 impl BusBuilder {
-    /// Opens a bus on a store that several processes share, as its leader. While another process leads, this waits for up to
-    /// `wait`. A process that was killed counts as the leader for another six seconds.
+    /// Opens a bus on a store that several processes share, as its leader. While another process leads, this waits, at most
+    /// for `wait`; if `wait` is `None`, it fails at once. A leader that was killed counts as the leader for another 6 s (by
+    /// default, [`LeaseTiming::take_after_ms`](super::LeaseTiming::take_after_ms)).
     ///
     /// # Errors
     /// [`OpenError::Led`] if another process leads; see [`OpenError`] for the rest.
@@ -66,7 +67,7 @@ impl BusBuilder {
             return Ok(SharedBus { bus, leadership });
         }
         let role = leadership.roles().borrow().clone();
-        // This process may have taken the lease meanwhile; `end` releases it.
+        // This process may have taken the lease after the timeout; `end` then releases it.
         let ended = leadership.end().await;
         Err(match (ended.open_error, role) {
             (Some(error), _) => error,
@@ -78,7 +79,8 @@ impl BusBuilder {
     }
 }
 
-/// Waits until this process leads and returns its bus; `None` if it will not lead.
+/// Waits until this process leads, and returns its bus. Returns `None` if the task has ended, or if another process leads
+/// and `waits` is false.
 async fn until_leading(leadership: &Leadership, waits: bool) -> Option<Bus> {
     let mut roles = leadership.roles();
     loop {

@@ -11,18 +11,18 @@ pub struct LeadershipOptions {
     pub cert_hash: Option<[u8; 32]>,
     /// The intervals of the leader lease.
     pub timing: LeaseTiming,
-    /// A call of the lease record without a response within this time counts as lost. Default: 2 s.
+    /// A read or write of the lease record that has no response after this time counts as lost. Default: 2 s.
     pub call_timeout_ms: u64,
-    /// How long a process waits after the engine could not be opened or stopped early. Doubles with each failure, up to
-    /// 30 s. Default: 1 s.
+    /// How long this process waits before it tries to lead again, after the engine could not be opened or has failed. The
+    /// time doubles with each failure, up to 30 s. Default: 1 s.
     pub retry_ms: u64,
-    /// A leader without a confirmed renewal for [`LeaseTiming::take_after_ms`] plus this time publishes
-    /// [`Role::Following`](super::Role::Following), so that the server closes its client connections. The bus stays
-    /// open, and the next confirmed renewal makes this process lead again. Default: 10 s, which is also how long
-    /// publishers wait for an engine.
+    /// If a leader has had no confirmed renewal for [`LeaseTiming::take_after_ms`] plus this time, its role becomes
+    /// [`Role::Following`](super::Role::Following), so that the server closes its client connections. The bus stays open,
+    /// and with the next confirmed renewal this process leads again. Default: 10 s, the same as the time for which
+    /// publishers wait for an engine that cannot commit.
     pub step_aside_ms: u64,
-    /// How long [`Leadership::stop`](super::Leadership::stop) tries to release the lease. Default: 5 s; a challenger takes
-    /// the lease after 6 s in any case.
+    /// How long [`Leadership::stop`](super::Leadership::stop) tries to release the lease. Default: 5 s. Trying for longer
+    /// is of little use, because another process takes a lease that was not renewed for 6 s in any case.
     pub release_timeout_ms: u64,
 }
 

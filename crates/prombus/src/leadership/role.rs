@@ -8,20 +8,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The role of a process on a shared store.
 #[derive(Clone)]
 pub enum Role {
-    /// Another process leads, or none does, or this process could not renew its lease in time.
+    /// Another process leads, or no process does, or this process leads but could not renew its lease in time.
     Following {
-        /// The leader's record when its term was first seen; `None` if no leader is known, or if the record has this
-        /// process's own address, usually from before a restart.
+        /// The leader's record, as it was when its term was first seen. `None` if no leader is known, or if the
+        /// record has the address of this process: then it is usually a record that this process wrote before a
+        /// restart.
         leader: Option<LeaseRecord>,
     },
-    /// This process holds the lease and opens the engine.
+    /// This process holds the lease, and is opening the engine.
     TakingOver {
         /// The new term.
         term: u64,
     },
     /// This process leads.
     Leading {
-        /// Its term. The same term and bus may be published again after a time without renewals.
+        /// The term. After a time without renewals, this role may be published again with the same term and bus.
         term: u64,
         /// The bus. It stops when another process takes over.
         bus: Bus,
@@ -31,7 +32,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// Whether both roles require the same actions.
+    /// Whether a change from one role to the other needs no action of the server.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Following { leader: a }, Self::Following { leader: b }) => {
@@ -46,7 +47,7 @@ impl Role {
 }
 
 impl std::fmt::Debug for Role {
-    /// Leaves out secrets.
+    /// Leaves out the secret.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Following { leader } => write!(formatter, "Following({leader:?})"),

@@ -1,10 +1,11 @@
-//! Drives the machine of the leader lease over a shared store: one task that reads and writes the lease record, opens
-//! and closes the bus, opens and closes the leasing gate (whether this process may lease events to members), and
-//! publishes the role.
+//! The task that executes the steps of the [`LeaseMachine`] on a shared store. It reads and writes the lease record, opens
+//! and closes the bus, sets the deadline of the leasing gate (which decides whether this process may lease events to
+//! members), and publishes the role of this process.
 //!
-//! **Order:** the new role is published before the bus of the old role is closed, so that the server drops its connections
-//! first. The lease is released only after the bus was closed without an error: a released lease promises that no write is
-//! in progress. In every other case the lease is left to expire, also if the engine could not be opened.
+//! **Order:** the new role is published before the bus of the old role is closed, so that the server closes its client
+//! connections first. The lease is released only after the bus was closed without an error, because a released lease
+//! promises to other processes that no write is in progress. In all other cases, for example if the engine could not be
+//! opened, the lease is left to expire.
 
 use super::lease_call::{LeaseAnswer, LeaseCall};
 use super::lease_machine::{Candidate, LeaseMachine, LeasePosition, LeaseStep};
@@ -21,11 +22,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
-/// The longest pause after failures of the engine: it could not be opened, or it stopped early.
+/// The longest pause after the engine could not be opened or has failed.
 const RETRY_MS_MAX: u64 = 30_000;
-/// If an engine worked for this long, failures before it do not lengthen the pause after it.
+/// If an engine works for this long before it fails, earlier failures do not lengthen the pause that follows.
 const STABLE_AFTER_MS: u64 = 30_000;
-/// The longest wait of the loop; it keeps the timer in range.
+/// The longest sleep of the loop. Longer times might overflow the timer.
 const WAIT_MS_MAX: u64 = 3_600_000;
 
 /// Why stopping the leadership failed.
@@ -51,21 +52,20 @@ pub(super) struct Runner {
     work: TermWork,
     roles: watch::Sender<Role>,
     figures: LeadershipFigures,
-    /// The number of failures since an engine last worked for [`STABLE_AFTER_MS`]: it could not be opened, or it
-    /// stopped early.
+    /// How often the engine could not be opened or has failed, since an engine last worked for [`STABLE_AFTER_MS`].
     failures: u32,
     /// When the bus of the current term was opened.
     led_from_ms: u64,
-    /// The task leads at most once, and ends after its first failure or its first term.
+    /// Whether the task leads at most once, and ends after its first failure or its first term.
     is_single: bool,
-    /// The task was told to stop, or `is_single` ended it.
+    /// Whether the task was told to stop, or stops because of `is_single`.
     is_stopping: bool,
     /// When the task stops trying to release the lease; `None` before the release begins.
     release_until: Option<u64>,
-    /// The last call of the lease record failed.
+    /// Whether the last read or write of the lease record failed.
     is_lease_failing: bool,
     shared_address: SharedAddress,
-    /// The error of the last failed call of the lease record.
+    /// The error of the last failed read or write of the lease record.
     lease_error: LeaseError,
     ended: Ended,
 }
@@ -73,7 +73,7 @@ pub(super) struct Runner {
 /// How the task ended.
 pub(super) struct Ended {
     pub(super) stopped: Result<(), StopError>,
-    /// Why a runner with `is_single` could not open the engine.
+    /// Why a runner with `is_single` could not open the engine; `None` if that was not the reason of its end.
     pub(super) open_error: Option<OpenError>,
 }
 
@@ -119,9 +119,9 @@ impl Runner {
         self.figures.clone()
     }
 
-    /// Runs until it is told to stop (or, if `is_single`, until its first failure or the end of its first term).
-    /// Returns when the lease is released or given up, or after `release_timeout_ms`. Dropping the sender of `stop`
-    /// also stops it.
+    /// Runs until it is told to stop (or, if `is_single`, until its first failure or the end of its first term). Returns
+    /// when the lease is released or left to expire, or after `release_timeout_ms`. If the sender of `stop` is dropped,
+    /// the task stops as well.
     pub(super) async fn run(mut self, mut stop: oneshot::Receiver<()>) -> Ended {
         let mut call = LeaseCall::default();
         let limit = Duration::from_millis(self.options.call_timeout_ms);
@@ -158,14 +158,14 @@ impl Runner {
         self.clock.steady_ms()
     }
 
-    /// When a leader whose lease is not renewed closes its client connections, because another process may lead by
-    /// then; `None` without a lease.
+    /// The time at which this process, if its lease is not renewed until then, makes the server close its client
+    /// connections, because another process may lead by then. `None` if this process does not hold the lease.
     fn step_aside_at(&self) -> Option<u64> {
         let confirmed_ms = self.machine.confirmed_ms()?;
         Some(confirmed_ms + self.options.timing.take_after_ms + self.options.step_aside_ms)
     }
 
-    /// Whether this process is past [`Self::step_aside_at`].
+    /// Whether the time [`Self::step_aside_at`] has passed.
     fn is_aside(&self) -> bool {
         self.step_aside_at().is_some_and(|at| at <= self.now())
     }
@@ -183,7 +183,7 @@ impl Runner {
         }
     }
 
-    /// Logs when calls of the lease record begin to fail and when they work again, not every failed call.
+    /// Logs when reads and writes of the lease record begin to fail, and when they work again. Does not log every failure.
     fn note_error(&mut self, error: Option<&LeaseError>) {
         let was_failing = std::mem::replace(&mut self.is_lease_failing, error.is_some());
         match error {
@@ -200,7 +200,7 @@ impl Runner {
         }
     }
 
-    /// Updates gate, role and bus according to the lease.
+    /// Updates the gate, the role and the bus to match the state of the lease machine.
     fn follow_machine(&mut self) {
         let position = self.machine.position();
         let takeover = match &position {
@@ -333,8 +333,8 @@ impl Runner {
         if let OpenError::Led { term, .. } = &error {
             self.machine.saw_term(*term);
         }
-        // The previous leader's last write may still be in progress: only a successful open has waited for its end. So
-        // the lease must not be released.
+        // The last write of the previous leader may still be in progress: only an open that succeeds has made sure that it
+        // is not. So the lease must not be released.
         self.machine.resign(retry_pause_ms, self.now());
         if self.is_single {
             self.ended.open_error = Some(error);
@@ -353,7 +353,7 @@ impl Runner {
         if let Unavailable::Deposed(leader) = reason {
             tracing::warn!("this process no longer leads {}: {leader}", self.store.location());
             self.machine.deposed(self.now());
-            // Publishes the new role, then closes the bus.
+            // This publishes the new role, then closes the bus.
             self.follow_machine();
         } else {
             tracing::error!("the bus on {} stopped: {reason}", self.store.location());
@@ -378,7 +378,8 @@ impl Runner {
         let now = self.now();
         self.machine.set_standby(false);
         match (then, &closed) {
-            // The lease of the bus's term is gone. A newer lease that this process may hold is independent of that bus.
+            // `Follow`: the term of this bus is over. If this process holds the lease again, that is a newer term, which
+            // the end of this bus does not affect. `Stop`: the lease is released below.
             (AfterClosing::Follow, _) | (AfterClosing::Stop, Ok(())) => {}
             (AfterClosing::GiveUp, Ok(())) => {
                 let retry_pause_ms = self.retry_pause_ms();
@@ -393,7 +394,8 @@ impl Runner {
         }
         if then == AfterClosing::Stop {
             self.ended.stopped = match closed {
-                // A deposed bus is not an error here: its term is over, and every write that it confirmed is stored.
+                // It is not an error if the bus was deposed (another process took over): its term is over, and every write
+                // that it confirmed is stored.
                 Ok(()) | Err(Unavailable::Deposed(_)) => Ok(()),
                 Err(error) => Err(StopError::Bus(error)),
             };
@@ -409,8 +411,7 @@ impl Runner {
         match std::mem::replace(&mut self.work, TermWork::Idle) {
             TermWork::Idle => self.release(),
             TermWork::Opening { task, .. } => {
-                // This stop does not wait until the engine is open, so writes of the engine may be in progress: let the
-                // lease expire.
+                // Stopping does not wait until the engine is open, so the engine may be writing: let the lease expire.
                 tokio::spawn(async move {
                     if let Ok(Ok(bus)) = task.await {
                         let _ = bus.close().await;

@@ -1,23 +1,24 @@
 //! Detects another process that advertises the same address as this one.
 //!
-//! A record with this process's address and another id usually belongs to an earlier process, before a restart. Such a
-//! record never changes again. If its revision rises, another live process renews it. This process then relays nothing
-//! to that leader, because the address is its own, and other followers may reach the wrong one of the two.
+//! A record with the address of this process but another id was usually written by the same program before a restart.
+//! Such a record never changes again. If its revision rises, another running process renews it, with the same address.
+//! This process then cannot relay connections to that leader, because the address is its own; and other followers may
+//! reach the wrong one of the two processes.
 
 use crate::engine::LeaseRecord;
 
-/// The last process that was seen with this process's address.
+/// The last other process whose record had the address of this process.
 #[derive(Debug, Default)]
 pub(super) struct SharedAddress {
     /// The id of that process, and the revision of its record.
     seen: Option<(String, u64)>,
-    /// [`Self::note`] has returned true.
+    /// Whether [`Self::note`] has returned true.
     is_reported: bool,
 }
 
 impl SharedAddress {
-    /// Notes a record of another process with the address of this one. Returns true at the first call that proves that
-    /// such a process is alive, and false at all later calls.
+    /// Notes a record that another process wrote with the address of this one. Returns true once: at the first call
+    /// that proves that such a process is alive.
     pub(super) fn note(&mut self, record: &LeaseRecord) -> bool {
         let is_alive = self.seen.as_ref().is_some_and(|(leader_id, revision)| {
             *leader_id == record.leader_id && *revision < record.revision
@@ -42,11 +43,11 @@ mod tests {
             secret: [0; 32],
         };
         let mut address = SharedAddress::default();
-        // Two earlier processes, before restarts.
+        // Records that two earlier processes left before restarts.
         for (leader_id, revision) in [("first", 3), ("first", 3), ("second", 4), ("second", 4)] {
             assert!(!address.note(&record(leader_id, revision)), "{leader_id} {revision}");
         }
         assert!(address.note(&record("second", 5)));
-        assert!(!address.note(&record("second", 6)), "reported only once");
+        assert!(!address.note(&record("second", 6)), "only the first call reports it");
     }
 }

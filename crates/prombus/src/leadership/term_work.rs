@@ -1,5 +1,5 @@
-//! The work of a process for a term that it leads: opens the engine, leads, closes the bus. It does one of these at a
-//! time, so a process never has two buses open on a store.
+//! The work of a process for a term in which it holds the lease: opening the engine, leading, and closing the bus.
+//! Only one of these is in progress at a time, so a process never has two buses open on a store.
 
 use crate::box_future::BoxFuture;
 use crate::bus::{Bus, BusBuilder};
@@ -21,15 +21,15 @@ pub(super) enum TermWork {
 /// What to do when the bus is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterClosing {
-    /// The lease is lost: follow, and take it again when it is free.
+    /// This process has lost the lease: follow, and take the lease again when it is free.
     Follow,
-    /// The lease is held, but this process cannot lead: release it, or let it expire.
+    /// This process still holds the lease, but cannot lead: release the lease, or let it expire if the close failed.
     GiveUp,
     /// The leadership of this process ends.
     Stop,
 }
 
-/// The end of a piece of work.
+/// How a piece of work ended.
 pub(super) enum WorkEvent {
     Opened(Result<Bus, OpenError>),
     Stopped(Unavailable),
@@ -49,7 +49,7 @@ impl TermWork {
         let (store, clock) = (Arc::clone(store), Arc::clone(clock));
         let task = tokio::spawn(async move {
             let engine = store.lead(takeover, clock).await?;
-            // Restoring groups blocks.
+            // Restoring the groups blocks the thread.
             let opened = tokio::task::spawn_blocking(move || builder.over_engine(engine)).await;
             opened.unwrap_or_else(|error| Err(OpenError::Groups(format!("opening panicked: {error}"))))
         });
@@ -65,7 +65,8 @@ impl TermWork {
         Self::Closing { then, task: tokio::spawn(async move { bus.close().await }) }
     }
 
-    /// Waits until the current work ends. Cancel-safe. After an event the caller must replace this value.
+    /// Waits until the current work ends. Cancel-safe. When this has returned, the caller must replace this value
+    /// before the next call.
     pub(super) async fn event(&mut self) -> WorkEvent {
         match self {
             Self::Idle => std::future::pending().await,
@@ -80,7 +81,7 @@ impl TermWork {
         }
     }
 
-    /// The term that is being opened or led, and its gate.
+    /// The term whose engine is being opened or which is being led, and its gate; `None` in the other states.
     pub(super) fn term(&self) -> Option<(u64, &Arc<LeasingGate>)> {
         match self {
             Self::Opening { term, gate, .. } | Self::Leading { term, gate, .. } => Some((*term, gate)),

@@ -1,15 +1,15 @@
 //! The intervals of the leader lease.
 
-/// How often the leader lease is renewed and read, and after which time without a renewal the leader and challengers
-/// act.
+/// How often the leader renews the leader lease, how often challengers (processes that would take it) read it, and
+/// how long both wait after the last renewal before they act.
 ///
-/// `gate_ms` must be well below `take_after_ms`: the leader stops leasing events before a challenger takes the lease,
-/// even if the clocks of the two run at slightly different speeds.
+/// `gate_ms` must be well below `take_after_ms`, so that the leader stops leasing events before a challenger takes
+/// the lease, even if the clocks of the two run at slightly different speeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseTiming {
     /// The leader renews the lease this often. Default: 2 s.
     pub renew_every_ms: u64,
-    /// After this time without a confirmed renewal the leader leases no more events. Default: 5 s.
+    /// If the leader has had no confirmed renewal for this long, it stops leasing events to members. Default: 5 s.
     pub gate_ms: u64,
     /// A challenger that has seen no renewal for this long takes the lease. Default: 6 s.
     pub take_after_ms: u64,

@@ -10,16 +10,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
-/// Ready when a topic has a durable event at or after a seq.
+/// A future that is ready when a topic has a durable event with a given seq or a higher one, or with an error when the bus is
+/// closed or has failed.
 pub(super) struct Arrival {
     reading: Arc<Reading>,
     topic: Topic,
-    /// The future is ready when the topic has an event with this seq or a later one.
+    /// The future is ready when the topic has an event with this seq or a higher one.
     from: u64,
     /// Identifies the waker of this future among those of the topic.
     number: u64,
-    /// How the waker is registered: by topic id (`Some(Some(_))`), or by name (`Some(None)`) if the topic does not exist. `None`
-    /// while it is not registered.
+    /// How the waker is registered: `Some(Some(id))` under the topic's id, `Some(None)` under the topic's name, because the
+    /// topic does not exist yet. `None` while it is not registered.
     registered: Option<Option<TopicId>>,
 }
 
@@ -84,7 +85,7 @@ impl Future for Arrival {
         waiting_readers.count.fetch_add(1, Ordering::SeqCst);
         drop(wakers);
         self.registered = Some(id);
-        // Checked again after registering: from here on a commit finds the waker.
+        // From here on a commit finds the waker. Checks again, for events that were committed before.
         let id = self.reading.registry.topic_id(&self.topic);
         if self.registered != Some(id) {
             context.waker().wake_by_ref();

@@ -35,7 +35,7 @@ impl Backend for LocalBackend {
         let commits = &self.handle.local.commits;
         commits.check_open()?;
         commits.unavailable().cloned().or_else(|| commits.suspended()).map_or(Ok(()), Err)?;
-        // This is the only sign of an outage for an idle leader that is cut off from the store.
+        // A leader that is idle notices only by its leasing gate that it is cut off from the store.
         self.handle.local.groups.check_leasing()
     }
 
@@ -90,7 +90,7 @@ impl Backend for LocalBackend {
 
     fn merged(&self, query: MergedQuery) -> BoxFuture<'_, Result<Box<dyn MergedReader>, ReadError>> {
         let reading = Arc::clone(&self.handle.local.reading);
-        // Opening it lists the topics, and there may be many.
+        // Opening the reader lists the topics, and there may be many.
         Box::pin(off_async_threads(move |_may_block| {
             Ok(Box::new(LocalMergedReader::new(reading, query)?) as Box<dyn MergedReader>)
         }))
@@ -311,7 +311,7 @@ impl Backend for LocalBackend {
 }
 
 impl LocalBackend {
-    /// Produces a list on a thread that may be blocked, because it may read a lot.
+    /// Runs `make`, which produces a list and may read a lot, on a thread that may be blocked.
     fn list<T: Send + 'static>(
         &self,
         make: impl FnOnce(&Local, MayBlock) -> Result<T, ReadError> + Send + 'static,

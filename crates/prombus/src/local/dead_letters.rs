@@ -1,8 +1,10 @@
-//! The writer of dead letters. It has its own thread: a read may block on a failing disk, and must delay neither the thread that
-//! nacked nor the timer thread, which expires leases. Only a bus without threads writes dead letters on the calling thread.
+//! Writes dead letters: an event that a group has given up, after too many attempts or on request, is copied to the dead-letter
+//! topic of its topic. The writer has its own thread, because it must read the event. If the disk fails, that may take long, and
+//! must delay neither the thread that nacked the event nor the timer thread, which expires leases. Only a bus without threads
+//! writes dead letters on the calling thread.
 //!
-//! A dead letter and the settling of its event are one commit. The dead letter's id is derived from topic, group and event id, so
-//! a retry after a crash adds no second one.
+//! A dead letter and the settling of its event are one commit. The id of a dead letter is derived from the topic, the group and
+//! the event's id, so a retry after a crash does not add a second dead letter.
 
 use super::groups::act::GroupRuntime;
 use super::groups::cell::{GroupCell, GroupTopic};
@@ -45,7 +47,7 @@ struct Writing {
 /// An event that was given up.
 struct Original {
     id: Uuid,
-    /// The event as JSON, as consumers get it.
+    /// The event as the JSON that consumers get.
     record: Vec<u8>,
 }
 
@@ -54,15 +56,15 @@ impl DeadLetterWriter {
         Self { writing: Arc::new(Writing { engine, runtime, registry }), current: Mutex::default() }
     }
 
-    /// Writes dead letters until none is left or one has to wait for the engine. In that case the worker is woken when it can
-    /// continue.
+    /// Writes dead letters until none is left, or until one has to wait for the engine. In the second case the thread is woken
+    /// when it can continue.
     pub(super) fn work(&self) {
         self.work_while(|| true);
     }
 
     fn work_while(&self, may_continue: impl Fn() -> bool) {
         let waker = Waker::from(Arc::new(WorkerWaker(Arc::downgrade(&self.writing.runtime))));
-        // `try_lock` fails while another thread writes, or this thread further up the stack.
+        // `try_lock` fails if another thread is writing dead letters, or this thread further up the call stack.
         while let Some(mut current) = self.current.try_lock() {
             if current.is_none() {
                 let Some((cell, give_up)) = self.writing.runtime.dead_letters.pop() else { return };
@@ -84,7 +86,7 @@ impl DeadLetterWriter {
     }
 }
 
-/// Wakes the worker when the event of a dead letter has been read.
+/// Wakes the thread that writes dead letters when an event that it waits for has been read.
 struct WorkerWaker(Weak<GroupRuntime>);
 
 impl Wake for WorkerWaker {
@@ -136,7 +138,7 @@ impl Writing {
         match written {
             Ok(()) => {}
             Err(error @ StoreError::TooLarge(_)) => {
-                // The dead letter will never fit. The event itself stays in its topic.
+                // A retry would not help, because the dead letter is too large. The event itself stays in its topic.
                 tracing::error!(
                     "group {group} on {topic}: seq {seq} is given up without a dead letter: {error}"
                 );
@@ -146,18 +148,18 @@ impl Writing {
         }
     }
 
-    /// Settles an event without a dead letter.
+    /// Settles an event without writing a dead letter.
     fn park(&self, cell: &Arc<GroupCell>, give_up: &GiveUp) {
         self.runtime.act(cell, |core, _| core.machine.park(give_up.position));
     }
 
-    /// Schedules a retry.
+    /// Schedules another attempt to write a dead letter that could not be written.
     fn put_off(&self, cell: &Arc<GroupCell>, give_up: GiveUp, topic: &Topic, error: &StoreError) {
         let group = &cell.spec.group;
         let now = self.runtime.clock.steady_ms();
         let mut notice = cell.dead_letter_notice.lock();
         notice.count += 1;
-        // Each dead letter is retried every second, and there may be thousands.
+        // Not every failure is logged: each dead letter is retried every second, and there may be thousands of them.
         if now >= notice.next_at {
             let count = std::mem::take(&mut notice.count);
             notice.next_at = now + NOTICE_MS;
@@ -167,10 +169,10 @@ impl Writing {
             );
         }
         drop(notice);
-        // A failed read may occupy the disk for seconds.
+        // If the read failed, the next attempt is later, because a failed read may occupy the disk for seconds.
         let is_read = matches!(error, StoreError::Lookup(_));
         let retry_at = now + if is_read { UNREADABLE_RETRY_MS } else { RETRY_MS };
-        // This also records the attempts that were used.
+        // This also records the number of attempts that were used.
         self.runtime.act(cell, |core, _| core.machine.put_off(give_up, retry_at));
         self.runtime.timer.arm(cell, retry_at);
     }
@@ -212,7 +214,7 @@ impl Writing {
         let settled = StateRecord::Progress { group: cell.number, topics: vec![settled] };
         let _deferred = DeferredWakes::enter();
         self.runtime.act_and_append(cell, |core, sending| {
-            // After a seek the event must not be given up.
+            // If the group was moved meanwhile, the event must not be given up.
             if core.machine.is_giving_up(give_up.position) {
                 let records = &self.runtime.records;
                 records.append_last(sending, &[dead_letter], (vec![settled], cell), false)?;
@@ -254,7 +256,7 @@ fn dead_letter_id(cell: &GroupCell, topic: &Topic, id: Uuid) -> Uuid {
     Uuid::new_v5(&NAMESPACE, &name)
 }
 
-/// The dead letter's JSON, with the payload `{topic, group, original, err, attempts, ts}`. The original is included as it is
+/// The JSON of a dead letter, with the payload `{topic, group, original, err, attempts, ts}`. `original` is the event as it is
 /// stored.
 fn dead_letter_body(
     dead_letter_topic: &Topic,

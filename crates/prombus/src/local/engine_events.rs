@@ -12,7 +12,8 @@ thread_local! {
     static IS_ENGINE_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is inside a callback of the engine. Closing the engine may wait for that callback.
+/// Whether this thread is inside a callback of the engine. Such a thread must not close the engine, because closing may
+/// wait for the callback to return.
 pub(super) fn is_engine_thread() -> bool {
     IS_ENGINE_THREAD.get()
 }
@@ -35,7 +36,7 @@ impl EngineEvents {
 impl EngineObserver for EngineEvents {
     fn committed(&self, commit: u64, newest: &mut dyn Iterator<Item = (TopicId, u64)>) {
         self.with_local(|local| {
-            // The wakers are called when no lock is held, because a waker may run any code.
+            // Collects the wakers, to call them when no lock is held: a waker may run any code.
             let mut woken = Vec::new();
             local.registry.each_reader(newest, |topic, newest_seq, readers| {
                 local.waiting_readers.committed(topic, &mut woken);
@@ -81,7 +82,7 @@ impl EngineObserver for EngineEvents {
             local.commits.resume();
             let timer = &local.runtime.timer;
             timer.disarm_suspension_check();
-            // Acks from the time of the suspension are durable within 10 ms from now.
+            // Writes the acks that arrived during the suspension, so that they are durable within 10 ms from now.
             timer.arm_flush(local.clock.steady_ms());
         });
     }

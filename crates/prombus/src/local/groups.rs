@@ -33,18 +33,19 @@ pub(super) struct Groups {
     pub(super) runtime: Arc<GroupRuntime>,
     pub(super) registry: Arc<Registry>,
     pub(super) commits: Arc<CommitWatch>,
-    /// The line of publishes that wait for room.
+    /// The queue of publishes that wait for room in the engine.
     pub(super) publish_line: Arc<dyn PublishLine>,
     pub(super) error_budget: ErrorBudget,
     pub(super) max_groups: usize,
-    /// Groups without members are deleted after this time, unless their creator set another one.
+    /// Groups without members are deleted after this time, unless their creator set another time. `None` means never.
     pub(super) expire_ms: Option<u64>,
-    /// On a shared store: decides whether this process may lease events.
+    /// Set on a store that several processes share: decides whether this process may lease events.
     pub(super) gate: OnceLock<Arc<LeasingGate>>,
 }
 
 impl Groups {
-    /// Fails if this process must not lease events or extend leases, because another process may have leased the same events.
+    /// Returns an error if this process must not lease events or extend leases at present, because another process may have
+    /// leased the same events.
     pub(super) fn check_leasing(&self) -> Result<(), Unavailable> {
         if let Some(deposed @ Unavailable::Deposed(_)) = self.commits.unavailable() {
             return Err(deposed.clone());
@@ -59,7 +60,7 @@ impl Groups {
 /// The result of an attempt to append.
 pub(super) enum Tried<T> {
     Done(T),
-    /// The engine has no room; the attempt is repeated when it has.
+    /// The engine has no room. The attempt is repeated when there is room.
     Busy,
 }
 
@@ -70,7 +71,7 @@ fn busy_or<T>(refused: impl Into<TopicRefused>) -> Result<Tried<T>, GroupError> 
     }
 }
 
-/// Repeats an attempt until the engine has room for it.
+/// Repeats an attempt until the engine has room for it. Fails if the engine has been suspended for too long.
 pub(super) async fn with_room<T, E: From<Unavailable>>(
     commits: &CommitWatch,
     mut attempt: impl FnMut() -> Result<Tried<T>, E>,
@@ -79,7 +80,7 @@ pub(super) async fn with_room<T, E: From<Unavailable>>(
         if let Tried::Done(done) = attempt()? {
             return std::task::Poll::Ready(Ok(done));
         }
-        // Registers before the second attempt, so that room that appears in between is not missed.
+        // Registers before the second attempt, so that room that appears between the two attempts is not missed.
         commits.register_for_room(context);
         match attempt()? {
             Tried::Done(done) => std::task::Poll::Ready(Ok(done)),

@@ -1,4 +1,4 @@
-//! Small values that are stored with the events and outlive the process, such as a signing key. A name has one value, which never
+//! Small named values that are stored in the engine and outlive the process, such as a signing key. The value of a name never
 //! changes.
 
 use super::groups::act::GroupRuntime;
@@ -17,7 +17,7 @@ pub(super) struct KeptValues(Mutex<BTreeMap<String, KeptValue>>);
 #[derive(Clone)]
 struct KeptValue {
     value: Vec<u8>,
-    /// The value is durable when this commit is.
+    /// The commit with which the value is durable; zero if the value was stored before the engine was opened.
     commit: u64,
 }
 
@@ -32,7 +32,7 @@ impl KeptValues {
         self.0.lock().get(name).map(|kept| kept.value.clone())
     }
 
-    /// Stores a value unless this name already has one. Resolves when the stored value is durable, and returns it.
+    /// Stores a value, unless the name already has one. Resolves when the value of the name is durable, and returns that value.
     pub(super) async fn keep_first(
         &self,
         name: &str,

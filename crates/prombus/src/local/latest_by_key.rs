@@ -1,7 +1,8 @@
-//! The newest event of each key. A map of a topic is brought up to date when it is queried, by reading the events since the last
-//! query, so a publish costs nothing extra.
+//! Maps from keys to their newest events, one map per topic. A map is brought up to date when it is queried, by reading the
+//! events since the last query, so a publish has no additional cost.
 //!
-//! The map of a compacted topic exists as long as the topic is compacted; other maps exist while they are queried.
+//! The map of a compacted topic is kept as long as the topic is compacted; other maps are kept until they have not been queried
+//! for some time.
 
 mod live_events;
 mod page;
@@ -25,11 +26,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use tokio::sync::{OwnedMutexGuard, Semaphore};
 
-/// The maximum number of missing events that are read on the calling thread; more are read on a thread that may be blocked.
+/// If a map lacks at most this many events, and they are in memory, they are read on the calling thread; otherwise on a thread
+/// that may be blocked.
 const QUICK_CATCH_UP_MAX: u64 = 20_000;
-/// The maximum number of historical states that are built at the same time.
+/// The maximum number of historical states (queries with a time in the past) that are built at the same time.
 const HISTORICAL_STATES_MAX: usize = 2;
-/// A topic with too many keys is not read again for this long.
+/// If the keys of a topic take too much memory, queries of the topic are refused for this long, without reading it again.
 const REFUSED_MS: Millis = 60_000;
 /// The size of an event in the log, apart from its key and body.
 const HEAD_BYTES: usize = 64;
@@ -51,7 +53,7 @@ pub(super) struct LatestByKey {
 /// The map of a topic.
 pub(super) struct SharedMap {
     pub(super) state: Mutex<TopicState>,
-    /// Held while the map is brought up to date, because its scanner has one user at a time.
+    /// Held while the map is brought up to date, because only one task at a time may use its scanner.
     reading: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -69,7 +71,7 @@ pub(super) struct TopicState {
     counted_bytes: usize,
     /// When the map was last used.
     used_at: Millis,
-    /// The topic has too many keys, and queries are refused until this time.
+    /// If the keys of the topic take too much memory: the time until which queries are refused.
     refused_until: Option<Millis>,
 }
 
@@ -93,7 +95,7 @@ impl TopicState {
         }
     }
 
-    /// Removes everything below a seq.
+    /// Removes all events below a seq from the map.
     fn cut(&mut self, first_seq: u64) {
         self.map.cut(first_seq);
         self.count(usize::MAX);
@@ -118,7 +120,7 @@ impl TopicState {
         self.count(usize::MAX);
     }
 
-    /// Updates the memory count of the map. Returns false when all maps together exceed the limit.
+    /// Updates the count of the memory that the map takes. Returns false if all maps together exceed the limit.
     fn count(&mut self, limit_bytes: usize) -> bool {
         let bytes = self.map.memory_bytes();
         let added = bytes.wrapping_sub(std::mem::replace(&mut self.counted_bytes, bytes));
@@ -168,12 +170,13 @@ impl LatestByKey {
 
     /// Removes the map of a topic.
     pub(super) fn forget(&self, topic: TopicId) {
-        // The map is dropped outside the lock, or by its last user.
+        // Dropped after the lock is released, because freeing a large map takes long. If the map is in use, its last user frees
+        // it.
         let forgotten = self.by_topic.lock().remove(&topic);
         drop(forgotten);
     }
 
-    /// Removes everything below a seq from the map, because retention removed the events.
+    /// Removes all events below a seq from the map of a topic, because retention removed them.
     pub(super) fn cut(&self, topic: TopicId, first_seq: u64) {
         let map = self.by_topic.lock().get(&topic).cloned();
         if let Some(map) = map {
@@ -213,7 +216,7 @@ impl LatestByKey {
         Ok(map)
     }
 
-    /// Reads the events since the last call.
+    /// Brings the map up to date, with the events whose `ts` is at most `to_ts`. Fails if the keys take too much memory.
     fn poll_catch_up(
         &self,
         state: &mut TopicState,
@@ -257,7 +260,7 @@ impl LatestByKey {
     ) -> Poll<Result<bool, ReadError>> {
         let last_seq = self.engine.last_seq(id);
         while state.next_seq <= last_seq {
-            // Reading a large topic takes long, and closing waits for maintenance.
+            // Stops reading if the bus was closed: closing waits for maintenance, and reading a large topic takes long.
             self.commits.check_open()?;
             let TopicState { map, newest, scanner, next_seq, .. } = state;
             let scanned = scanner.poll_scan(id, *next_seq, last_seq, context, &mut |event| {
@@ -280,9 +283,8 @@ impl LatestByKey {
     }
 }
 
-/// Brings a map up to date, or to a time. It has exclusive use of the map's scanner until it is dropped, and other code holds the
-/// map's lock only briefly. It owns everything it needs, so it can move to another thread, and stays exclusive there even if its
-/// caller stops waiting.
+/// Brings a map up to date, or to the state at a time. While this value exists, no other task uses the map's scanner. It owns
+/// everything that it needs, so that it can run on another thread, and remains exclusive there even if its caller stops waiting.
 struct Fold {
     latest: Arc<LatestByKey>,
     map: Arc<SharedMap>,
@@ -313,7 +315,8 @@ impl Fold {
         }
     }
 
-    /// Whether [`run`](Self::run) takes only microseconds: there is nothing to read, or only a few events that are in memory.
+    /// Whether [`run`](Self::run) may run on any thread: there is nothing to read, or only a limited number of events that are in
+    /// memory.
     fn is_quick(&self) -> bool {
         let last_seq = self.latest.engine.last_seq(self.id);
         let state = self.map.state.lock();

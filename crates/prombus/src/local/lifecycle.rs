@@ -33,12 +33,12 @@ use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
-/// The number of threads that write: the timer and the dead letter writer. They are started first, and end before the engine is
-/// closed.
+/// The number of threads that write to the engine: the timer thread and the dead letter thread. They are started first, and end
+/// before the engine is closed.
 const WRITING_THREADS: usize = 2;
 
-/// Groups over an engine, in this process. This is a handle: clones share the same backend. Dropping the last handle, including
-/// those of members, closes the backend.
+/// A backend that runs groups in this process and stores everything in an engine. This is a handle: clones share the same
+/// backend. The backend is closed when the last handle is dropped; each member also keeps a handle.
 #[derive(Clone)]
 pub struct LocalBackend {
     pub(super) handle: Arc<Handle>,
@@ -58,7 +58,7 @@ impl LocalBackend {
     /// # Errors
     /// [`OpenError`] when the groups cannot be restored, or no thread can be started.
     pub fn open(engine: Arc<dyn Engine>, clock: Arc<dyn Clock>, limits: Limits) -> Result<Self, OpenError> {
-        // This clock needs a thread that reads it regularly, to detect when the process was stopped.
+        // This clock detects when the process was stopped, if a thread (here the timer thread) reads it regularly.
         let clock = Arc::new(StopClock::new(clock));
         let local = Local::open(engine, Arc::clone(&clock) as Arc<dyn Clock>, &limits)?;
         let backend = Self::over(local);
@@ -97,7 +97,8 @@ impl LocalBackend {
         Self { handle: Arc::new(Handle { local, threads: Mutex::default(), closed: Mutex::default() }) }
     }
 
-    /// Sets the gate: events are leased only while it is open. Called before any member joins a group.
+    /// Sets the leasing gate: from now on events are leased only while it is open. Must be called before any member joins a
+    /// group.
     pub fn set_leasing_gate(&self, gate: &Arc<LeasingGate>) {
         let registry = Arc::downgrade(&self.handle.local.registry);
         gate.on_open(move || {
@@ -119,7 +120,7 @@ impl LocalBackend {
         self.handle.local.maintenance.run_round(may_block).await
     }
 
-    /// Closes without a runtime. Waits for threads and for the disk.
+    /// Closes the backend, without an async runtime. Blocks the thread: it waits for other threads and for the disk.
     ///
     /// # Errors
     /// [`Unavailable`] when the engine had already stopped writing.
@@ -127,13 +128,14 @@ impl LocalBackend {
         self.handle.close(MayBlock::on_this_thread())
     }
 
-    /// Writes pending group records now; for tests that control every step.
+    /// Writes pending group records now, for tests that control every step. Returns false if the engine refused them and they
+    /// must be written later.
     pub fn flush(&self) -> bool {
         self.handle.local.runtime.records.flush()
     }
 }
 
-/// The parts that all other parts use.
+/// The parts that are created first, because the other parts use them.
 struct Foundation {
     commits: Arc<CommitWatch>,
     waiting_readers: Arc<WaitingReaders>,
@@ -256,7 +258,8 @@ impl Local {
         self.maintenance.schedule.stop();
     }
 
-    /// Writes pending publishes and records, closes the engine, and fails all waiting callers. The threads were stopped before.
+    /// Writes pending publishes and records, closes the engine, and fails all waiting callers. Called when the writing threads
+    /// have ended.
     fn close(&self, may_block: MayBlock) -> Result<(), Unavailable> {
         if self.commits.set_closed() {
             return Ok(());
@@ -286,7 +289,8 @@ impl Local {
             if is_over || self.commits.suspended().is_some() || !self.engine.wait_for_room(may_block) {
                 return;
             }
-            // The timer thread has ended, so the suspension is checked here: closing does not wait for the end of an outage.
+            // The timer thread, which usually does this, has ended. Without this check, closing would wait for the end of an
+            // outage.
             self.check_suspension(self.clock.steady_ms());
         }
     }
@@ -294,7 +298,7 @@ impl Local {
     fn write_last_records(&self, may_block: MayBlock) {
         let records = &self.runtime.records;
         loop {
-            // Waits for a thread that is sending: it may fail and leave its records unsent.
+            // Waits for a thread that is sending records: if that fails, its records are still unsent.
             drop(records.lock());
             if !records.is_dirty() {
                 return;
@@ -341,8 +345,8 @@ fn close_after_threads(
     may_block: MayBlock,
 ) -> Result<(), Unavailable> {
     let mut threads = threads.into_iter();
-    // The timer thread ends at once, the dead letter thread after its current read or append. The remaining dead letters are
-    // written here, or after the next open.
+    // The timer thread ends at once, the dead letter thread after its current read or append. `Local::close` tries to write the
+    // remaining dead letters; those that it cannot write are written after the next open.
     threads.by_ref().take(WRITING_THREADS).for_each(join);
     let closed = local.close(may_block);
     // The maintenance thread ends when the engine is closed.
@@ -350,7 +354,7 @@ fn close_after_threads(
     closed
 }
 
-/// Waits for a thread to end, unless it is this one.
+/// Waits for a thread to end, unless it is the current thread.
 fn join(thread: JoinHandle<()>) {
     if thread.thread().id() != std::thread::current().id() {
         let _ = thread.join();
@@ -363,7 +367,8 @@ impl Drop for Handle {
             return;
         }
         if is_engine_thread() {
-            // Closing would wait for this very thread: some executors drop a task inside the call of its waker.
+            // The handle was dropped inside a callback of the engine: some executors drop a task inside the call of its waker.
+            // Closing the engine here would wait for this very thread, so another thread closes it.
             let local = Arc::clone(&self.local);
             local.stop_threads();
             let threads = std::mem::take(&mut *self.threads.lock());

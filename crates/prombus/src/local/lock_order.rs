@@ -1,4 +1,5 @@
-//! Mutexes with a rank. A thread takes them in ascending order of rank, which debug builds, and so all tests, check.
+//! Mutexes with a rank. A thread must take them in ascending order of rank, which prevents deadlocks. Debug builds,
+//! and so all tests, check this.
 //!
 //! | rank | guards |
 //! |---|---|
@@ -38,7 +39,7 @@ impl<const RANK: u8, T> RankedMutex<RANK, T> {
         RankedGuard { guard: self.0.lock(), _rank: rank }
     }
 
-    /// Never blocks, so it may be called whatever locks the thread holds.
+    /// Locks the mutex if it is free. This never blocks, so it may be called no matter which locks the thread holds.
     pub(super) fn try_lock(&self) -> Option<RankedGuard<'_, RANK, T>> {
         self.0.try_lock().map(|guard| RankedGuard { guard, _rank: HeldRank::enter_unchecked() })
     }

@@ -1,5 +1,5 @@
-//! Maintenance: retention, compaction, tombstones and snapshots. One thread runs it in rounds; each round determines what there
-//! is to do.
+//! Maintenance: retention, compaction, the removal of old tombstones (events that delete a key), and snapshots of topics. One
+//! thread runs it in rounds; each round determines what there is to do.
 
 mod age_samples;
 mod cleaning;
@@ -28,7 +28,7 @@ use tokio::sync::Mutex;
 
 /// The maximum time between rounds.
 const ROUND_MS: Millis = 5_000;
-/// Maps of newest events that were not queried for this long are removed.
+/// Maps from keys to their newest events are removed if they were not queried for this long.
 const STATE_UNUSED_MS: Millis = 5 * 60_000;
 
 /// The parts that maintenance uses, and the state that it keeps between rounds.
@@ -55,7 +55,7 @@ impl Maintenance {
         publishing: Arc<PublishQueue>,
         schedule: Arc<MaintenanceSchedule>,
     ) -> Self {
-        // The first round cleans: events that were deleted before the restart may still be stored.
+        // Requests a cleaning in the first round: events that were deleted before the restart may still be stored.
         schedule.clean_next();
         Self {
             reading,
@@ -101,7 +101,7 @@ impl Maintenance {
         next.map_or(ROUND_MS, |at| at.saturating_sub(clock.steady_ms()).min(ROUND_MS))
     }
 
-    /// The topics that have compaction or retention.
+    /// The topics whose settings include compaction or retention.
     fn maintained_topics(&self) -> Vec<MaintainedTopic> {
         if self.settings.is_empty() {
             return Vec::new();
@@ -117,8 +117,8 @@ impl Maintenance {
     }
 }
 
-/// The loop of the maintenance thread, until it is stopped. It does not hold a backend handle: dropping the last handle closes
-/// the engine, which ends the work in progress.
+/// Runs the loop of the maintenance thread, until it is stopped. The thread does not hold a handle of the backend, so dropping
+/// the last handle closes the engine even during a round, and that ends the round.
 pub(super) fn run(
     maintenance: &Weak<Maintenance>,
     schedule: &MaintenanceSchedule,

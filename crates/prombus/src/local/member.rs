@@ -36,9 +36,9 @@ pub(super) struct LocalMember {
     /// The state of pulls, reused by the next pull.
     pull: Mutex<Pull>,
     records: Arc<GroupRecords>,
-    /// The member has left or was lost.
+    /// Whether the member has left or was lost.
     is_gone: AtomicBool,
-    /// Another member took the group over, and this member has noticed it.
+    /// Whether this member has noticed that another member has taken the group over.
     is_taken_over: AtomicBool,
 }
 
@@ -81,20 +81,21 @@ impl LocalMember {
         if self.is_taken_over.load(Ordering::Acquire) {
             return Err(GroupError::TakenOver);
         }
-        // Another process may have leased these events.
+        // Another process leads the store, and may have leased the same events.
         if let Some(deposed @ Unavailable::Deposed(_)) = self.groups.commits.unavailable() {
             return Err(deposed.clone().into());
         }
         Ok(())
     }
 
-    /// Whether this process must not lease events, because another process may lease them. Checked before events are reserved and
-    /// again before they are leased.
+    /// Whether the leasing gate is closed: then this process must not lease events, because another process may do so. Checked
+    /// before events are reserved, and again before they are leased.
     fn is_gate_closed(&self) -> bool {
         self.groups.gate.get().is_some_and(|gate| !gate.is_open())
     }
 
-    /// Called when the machine does not know this member. Unless the member left by itself, another member took the group over.
+    /// Called when the machine does not know this member. If the member has not left by itself, another member has taken the
+    /// group over.
     fn note_removal(&self) {
         if !self.is_gone.load(Ordering::Acquire) {
             self.is_taken_over.store(true, Ordering::Release);
@@ -153,7 +154,8 @@ impl Membership for LocalMember {
     }
 
     fn is_live(&self, item: &DeliveryItem, batch: &DeliveryBatch) -> bool {
-        // A seek voids all leases; the deletion of a topic voids only those of that topic.
+        // If the epoch has changed, some leases are void, but not necessarily this one: a seek voids all leases, the deletion of
+        // a topic only those of that topic. So the machine is asked.
         let is_leased = || self.cell.inspect(|core| core.machine.is_leased_to(self.id, item.position));
         self.now_ms() < item.deadline() && (batch.epoch() == self.cell.epoch() || is_leased())
     }
@@ -168,7 +170,7 @@ impl Membership for LocalMember {
     fn pause(&self, is_paused: bool) {
         self.cell.pause(self.id, is_paused);
         if is_paused {
-            // A pull that runs on another thread began before the pause, and may still return its events.
+            // If `try_lock` fails, a pull is running on another thread. It began before the pause, and may still return events.
             self.pull.try_lock().into_iter().for_each(|mut pull| self.release_pending(&mut pull));
         } else {
             self.cell.waiters.wake_windows(Some(self.id));

@@ -1,4 +1,4 @@
-//! Appends publishes to the engine. Publishes that find no room wait in a line.
+//! Appends publishes to the engine. Publishes that find no room in the engine wait in a queue, called the line.
 
 use super::groups::act::GroupRuntime;
 use super::lock_order::{LEAF, RankedMutex};
@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The maximum size of the publishes in the line. Further publishes wait outside the line.
 const LINE_BYTES_MAX: usize = 64 << 20;
-/// The maximum number of batches that are kept for reuse.
+/// The maximum number of batches whose memory is kept for reuse.
 const SPARES_MAX: usize = 64;
-/// The maximum number of retries of a publish whose topics keep being deleted.
+/// How often a publish is retried because one of its topics was deleted meanwhile.
 const RETRIES_MAX: usize = 100;
 
 /// Appends publishes in the order of calls.
@@ -31,7 +31,7 @@ pub(super) struct PublishQueue {
     /// Batches whose memory is reused.
     spare_batches: RankedMutex<LEAF, Vec<PublishBatch>>,
     line: Mutex<Line>,
-    /// The number of publishes in the line. Lets callers skip the lock while there are none.
+    /// The number of publishes in the line. While it is zero, callers need not lock the line.
     line_length: AtomicUsize,
     /// Held by the thread that appends the line.
     turn: Mutex<()>,
@@ -152,11 +152,11 @@ impl PublishQueue {
         let Some(mut sending) = sending else { return self.append_alone(events, outcomes) };
         let mut appended = records.append(&mut sending, events, outcomes, false);
         if appended.is_err() {
-            // The records stay pending. They are requested, so that they do not wait for the next publish.
+            // The records stay pending. Requests that they are written, so that they do not wait for the next publish.
             records.ask();
         }
         if let Err(StoreError::TooLarge(_)) = appended {
-            // Perhaps only the records made the batch too large.
+            // Perhaps the batch is too large only because of the records.
             appended = self.append_alone(events, outcomes);
         }
         drop(sending);
@@ -194,7 +194,8 @@ impl PublishLine for PublishQueue {
             }
         }
         let mut line = self.line.lock();
-        // Checked under the lock: the reason is set before the line is refused, so no publish enters the line after that.
+        // Checked under the lock. The reason is set before `refuse_line` empties the line, so no publish can enter the
+        // line after that and be left there.
         if let Some(reason) = self.commits.unavailable().cloned().or_else(|| self.commits.suspended()) {
             drop(line);
             return Publishing::done(Err(reason.into()));
@@ -208,7 +209,7 @@ impl PublishLine for PublishQueue {
         line.places.push_back(Arc::clone(&place));
         self.line_length.store(line.places.len(), Ordering::SeqCst);
         drop(line);
-        // The timer advances the line, in case no caller awaits its publish.
+        // Makes the timer append the line, because it may be that no caller polls its publish.
         self.runtime.timer.arm_flush(self.runtime.clock.steady_ms());
         Publishing::queued(place, self)
     }
@@ -218,7 +219,7 @@ impl PublishLine for PublishQueue {
             return;
         }
         let _deferred = DeferredWakes::enter();
-        // One thread at a time appends the line, in order. A second thread leaves it to the first.
+        // One thread at a time appends the publishes of the line, in order. A second thread leaves that to the first.
         let Some(turn) = self.turn.try_lock() else { return };
         self.move_line(&turn);
     }
@@ -250,7 +251,7 @@ impl PublishQueue {
                 Err(Refused::Failed(error)) => Err(error),
             };
             let mut line = self.line.lock();
-            // The line may have been refused meanwhile.
+            // `refuse_line` may have emptied the line meanwhile.
             if line.places.front().is_some_and(|first| Arc::ptr_eq(first, &place)) {
                 line.places.pop_front();
                 line.bytes -= batch.byte_count();

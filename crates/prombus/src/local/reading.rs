@@ -1,4 +1,4 @@
-//! Reading without a group: one topic, from a seq on.
+//! Reads events of one topic from a seq on, without a group.
 
 use super::groups::start_position::ResolvedStart;
 use super::registry::Registry;
@@ -14,7 +14,8 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// Events in memory are copied on the calling thread if the read is limited to this many bytes.
+/// If a read is limited to at most this many bytes, and the events are in memory, they are copied on the calling
+/// thread.
 const QUICK_BYTES_MAX: usize = 1 << 20;
 
 /// The parts that readers without a group use.
@@ -47,7 +48,8 @@ impl Reading {
         }
     }
 
-    /// Reads durable events of a topic: from files off the async threads, from memory on the calling thread.
+    /// Reads durable events of a topic. Files are read on threads that may be blocked; events in memory are copied on
+    /// the calling thread.
     pub(super) async fn read(
         &self,
         topic: &Topic,
@@ -89,7 +91,8 @@ struct TopicRead {
 }
 
 impl TopicRead {
-    /// Whether [`run`](Self::run) takes only microseconds: there is nothing to read, or only little that is in memory.
+    /// Whether [`run`](Self::run) may run on any thread: there is nothing to read, or only a limited amount that is in
+    /// memory.
     fn is_quick(&self) -> bool {
         self.first_seq > self.last_seq
             || (self.limit.bytes <= QUICK_BYTES_MAX && self.scanner.is_in_memory(self.id, self.first_seq))

@@ -1,8 +1,10 @@
-//! Writes group records: one record per group and commit, and no commit that is not needed.
+//! Writes the changes of groups to the engine as records: at most one record per group and commit, with as few additional commits
+//! as possible.
 //!
-//! Changes are collected in their group. They are written with the next publish, or when a caller waits for them: at once if no
-//! commit is in progress, otherwise when that commit ends. Acks that no caller waits for are written within
-//! [`FLUSH_AFTER_MS`](super::ack_bound::FLUSH_AFTER_MS). The settling of events that a filter rejected waits for other changes.
+//! The changes of a group are collected in the group. They are written together with the next publish. If a caller waits for
+//! them, they are written at once, or when the commit in progress ends. Acks that no caller waits for are written within
+//! [`FLUSH_AFTER_MS`](super::ack_bound::FLUSH_AFTER_MS). That a filter has rejected events is written only together with other
+//! changes.
 
 use super::groups::cell::GroupCell;
 use super::groups::pending_changes::RecordInFlight;
@@ -19,18 +21,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(super) struct RecordWriter {
     engine: Arc<dyn Engine>,
     clock: Arc<dyn Clock>,
-    /// Groups with changes that are not in `sending` yet.
+    /// Groups with changes for which there is no record in `sending` yet.
     queue: RankedMutex<LEAF, Vec<Arc<GroupCell>>>,
-    /// The queue is not empty, or records are unsent.
+    /// Whether the queue is not empty, or `sending` contains records.
     is_dirty: AtomicBool,
-    /// A caller waits for records that are not written yet.
+    /// Whether a caller waits for records that are not written yet.
     is_demanded: AtomicBool,
     sending: RankedMutex<SENDING, Sending>,
     /// Records that were appended and are not durable yet, with their commits.
     in_flight: RankedMutex<LEAF, VecDeque<(u64, Arc<GroupCell>, RecordInFlight)>>,
     /// The newest commit to which something was appended.
     newest_commit: AtomicU64,
-    /// Records wait because the disk is full, including its reserve.
+    /// Whether records cannot be written, because the disk is full, including the space that is reserved for them.
     is_refused: AtomicBool,
 }
 
@@ -48,13 +50,15 @@ impl Sending {
         self.owners.push((Arc::clone(cell), flushed));
     }
 
-    /// Moves the first half of the records out of `from`. If there is one record, moves the first half of that record.
+    /// Moves the first half of the records from `from` to this value. If `from` has only one record, splits that record and moves
+    /// its first half.
     fn take_half(&mut self, from: &mut Self) {
         if from.records.len() == 1
             && let Some(StateRecord::Progress { group, topics }) = from.records.first_mut()
             && let Some(first) = split(topics)
         {
-            // Callers that wait for the record wait for its second half.
+            // Generation 0 means that no caller waits for this half: the callers wait for the second half, which is written
+            // later.
             let record = StateRecord::Progress { group: *group, topics: first };
             let cell = Arc::clone(&from.owners[0].0);
             self.push(record, &cell, RecordInFlight { generation: 0, wakes_members: false });
@@ -71,7 +75,7 @@ impl Sending {
     }
 }
 
-/// Removes the first half of a group's progress; `None` when it cannot be split.
+/// Removes and returns the first half of a group's progress; `None` if it cannot be split.
 fn split(topics: &mut Vec<GroupProgress>) -> Option<Vec<GroupProgress>> {
     if topics.len() > 1 {
         let half = topics.len() / 2;
@@ -112,7 +116,8 @@ impl RecordWriter {
         self.is_dirty.load(Ordering::Relaxed)
     }
 
-    /// For publishers, which must not wait for the lock: the holder may wait for a commit.
+    /// Locks `sending` if it is free. For publishers, which must not wait for the lock, because its holder may be waiting for a
+    /// commit.
     pub(super) fn try_lock(&self) -> Option<RankedGuard<'_, SENDING, Sending>> {
         self.sending.try_lock()
     }
@@ -121,7 +126,7 @@ impl RecordWriter {
         self.sending.lock()
     }
 
-    /// Moves the changes of all queued groups into `sending`.
+    /// Makes records of the changes of all queued groups, and adds them to `sending`.
     fn gather(&self, sending: &mut Sending) {
         self.is_dirty.store(false, Ordering::SeqCst);
         let queue = std::mem::take(&mut *self.queue.lock());
@@ -158,8 +163,8 @@ impl RecordWriter {
         let batch = AppendBatch { events, records: &sending.records, use_reserve };
         match self.engine.append(&batch, outcomes) {
             Ok(appended) => {
-                // Late outcomes concern only publishers. If they are an error, the commit is never reported, so these records are
-                // never reported as durable.
+                // Late outcomes matter only to publishers. If they turn out to be an error, the commit is never reported, so
+                // these records are never reported as durable.
                 sending.records.clear();
                 if self.is_refused() {
                     sending.owners.iter().for_each(|(cell, _)| cell.waiters.records_accepted());
@@ -180,9 +185,9 @@ impl RecordWriter {
         }
     }
 
-    /// Appends events together with the caller's own records, after all other pending records. Returns the generation of the
-    /// caller's records. If the append fails, the caller's records are dropped and the others stay pending. Called with the group
-    /// locked.
+    /// Appends events together with the caller's own records, which follow all other pending records. Returns the generation of
+    /// the caller's records. If the append fails, the caller's records are dropped and the others stay pending. Called with the
+    /// group locked.
     pub(super) fn append_last(
         &self,
         sending: &mut Sending,
@@ -203,7 +208,7 @@ impl RecordWriter {
         if let Err(StoreError::TooLarge(_)) = appended
             && others > 0
         {
-            // Perhaps only the other pending records made the batch too large. They are appended first, in parts.
+            // Perhaps the batch is too large only because of the other pending records. Appends these first, in parts.
             sending.records.truncate(others);
             sending.owners.truncate(others);
             let sent = self.append_in_parts(sending);
@@ -214,32 +219,34 @@ impl RecordWriter {
         if appended.is_err() {
             sending.records.truncate(others);
             sending.owners.truncate(others);
-            // Otherwise callers would wait for a record that is never written. Both locks are held, so no later generation was
-            // begun.
+            // Otherwise callers would wait for a record that is never written. `sending` and the group are locked, so no later
+            // generation was begun.
             cell.changes.lock().cancel_generation(generation);
         }
         appended.map(|_| generation)
     }
 
-    /// Records that something was appended to this commit.
+    /// Notes that something was appended to this commit.
     pub(super) fn appended(&self, commit: u64) {
         self.newest_commit.fetch_max(commit, Ordering::SeqCst);
     }
 
-    /// Writes all pending records now. Returns false when that must be retried.
+    /// Writes all pending records now. If another thread is sending, leaves that to it. Returns false if the engine refused the
+    /// records, so that the caller must try again later.
     pub(super) fn flush(&self) -> bool {
         let _deferred = DeferredWakes::enter();
         loop {
             let mut taken = self.try_lock();
             if taken.is_none() {
-                // The holder of the lock checks for requests before it ends.
+                // The holder of the lock checks for requests after it has released the lock.
                 self.ask();
                 taken = self.try_lock();
             }
             let Some(mut sending) = taken else { return true };
             self.is_demanded.store(false, Ordering::SeqCst);
             let sent = self.append_in_parts(&mut sending);
-            // Set before the lock is released: the next sender revokes the refusals below only if it sees this flag.
+            // Sets `is_refused` before the lock is released: the next sender takes back the refusals that are reported below only
+            // if it sees this flag.
             self.note_room(&sent);
             if let Err(StoreError::Full) = sent {
                 sending.owners.iter().for_each(|(cell, record)| cell.waiters.record_refused(record));
@@ -257,7 +264,7 @@ impl RecordWriter {
         }
     }
 
-    /// Logs when group records begin to be refused and when they are written again, not every refusal.
+    /// Notes whether group records are refused, and logs when that begins and when it ends. Does not log every refusal.
     fn note_room(&self, sent: &Result<(), StoreError>) {
         match sent {
             Err(StoreError::Full) if !self.is_refused.swap(true, Ordering::SeqCst) => tracing::error!(
@@ -298,12 +305,13 @@ impl RecordWriter {
         }
     }
 
-    /// Requests a write: by the current holder of the lock, or after the next commit.
+    /// Requests that the pending records are written: by the current holder of the lock, or after the next commit.
     pub(super) fn ask(&self) {
         self.is_demanded.store(true, Ordering::SeqCst);
     }
 
-    /// Called when a caller waits for changes: writes them now, or when the commit in progress ends.
+    /// Called when a caller waits for pending changes. Writes them now, or makes them be written when the commit in progress
+    /// ends.
     pub(super) fn demand(&self) {
         self.ask();
         let is_committing = self.newest_commit.load(Ordering::SeqCst) > self.engine.durable_commit();
@@ -312,8 +320,8 @@ impl RecordWriter {
         }
     }
 
-    /// Called after the lock was held for something else: reports records that are already durable, and writes those that were
-    /// requested meanwhile.
+    /// Must be called by threads that have held the lock for another purpose, after they have released it. Reports records that
+    /// are already durable, and writes those that were requested meanwhile.
     pub(super) fn after_sending(&self) {
         self.committed(self.engine.durable_commit());
         if self.is_demanded.load(Ordering::SeqCst) {
@@ -321,7 +329,7 @@ impl RecordWriter {
         }
     }
 
-    /// Reports the records up to this commit as durable.
+    /// Reports to the groups that their records up to this commit are durable.
     pub(super) fn committed(&self, commit: u64) {
         loop {
             let mut in_flight = self.in_flight.lock();

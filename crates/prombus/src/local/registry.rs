@@ -1,5 +1,5 @@
-//! The topics and groups, and which groups read which topics. Topics and groups are created and deleted under one lock, so that
-//! no pattern misses a topic.
+//! All topics and groups, and which groups read which topics. Topics and groups are created and deleted under one lock, so that
+//! a group with a pattern cannot miss a topic that is created at the same time.
 
 mod group_table;
 mod topic_table;
@@ -35,7 +35,8 @@ pub(super) struct Registry {
     creation: RankedMutex<CREATION, Creation>,
 }
 
-/// The state of the creation lock. Holding it is the right to create and delete topics and groups.
+/// The state that the creation lock guards. Functions take a reference to it as the proof that the caller holds the lock, and
+/// may create and delete topics and groups.
 pub(super) struct Creation {
     /// The number of the next group.
     pub(super) next_group: u32,
@@ -94,7 +95,7 @@ impl Registry {
         }
     }
 
-    /// Takes the right to create and delete topics and groups. Only one thread holds it at a time.
+    /// Takes the creation lock, which is needed to create and delete topics and groups.
     pub(super) fn creation(&self) -> RankedGuard<'_, CREATION, Creation> {
         self.creation.lock()
     }
@@ -140,7 +141,7 @@ impl Registry {
         })
     }
 
-    /// Calls `visit` with the readers of each of these topics. Called by commits.
+    /// Calls `visit` with the groups that read each of these topics. Called after each commit.
     #[inline]
     pub(super) fn each_reader(
         &self,
@@ -162,7 +163,8 @@ impl Registry {
         self.topics.read().matching(std::iter::once(pattern))
     }
 
-    /// Converts the events of a batch for the engine. Returns false when one of their topics does not exist yet.
+    /// Converts the events of a batch to the form that the engine takes. Returns false if one of their topics does not exist
+    /// yet.
     pub(super) fn resolve<'a>(&self, batch: &'a PublishBatch, into: &mut Vec<NewEvent<'a>>) -> bool {
         into.clear();
         let topics = self.topics.read();
@@ -181,7 +183,7 @@ impl Registry {
         true
     }
 
-    /// Creates the topics of a batch. Either all of them pass the check against `max_topics`, or none is created.
+    /// Creates the topics of a batch that do not exist. If they would exceed `max_topics`, none is created.
     pub(super) fn ensure_topics(&self, batch: &PublishBatch) -> Result<(), TopicRefused> {
         let _deferred = DeferredWakes::enter();
         let creation = self.creation();
@@ -224,12 +226,13 @@ impl Registry {
         let cells = self.groups.read().readers_of(topic);
         let readers = cells.into_iter().map(|cell| {
             let source = cell.add_topic(id, topic, Restored::default());
-            // The lease mark of the new topic is in the commit of its first event, so no pull has to wait for the mark.
+            // Prepares the first lease mark (the seq up to which events may be leased) in the new topic. It becomes durable
+            // with the topic's first event, so no pull has to wait for it.
             self.runtime.act(&cell, |core, _| core.machine.prepare_mark(source));
             (cell, source)
         });
         let readers = readers.collect();
-        // Readers of patterns come first: as soon as the table contains the topic, events may be published to it.
+        // Readers of patterns are told first: as soon as the table contains the topic, events may be published to it.
         self.waiting_readers.announce_to_feeds(id, topic);
         self.topics.write().add(topic.clone(), id, readers);
         self.waiting_readers.created(topic);
@@ -244,7 +247,7 @@ impl Registry {
         self.topics.write().remove(topic)
     }
 
-    /// Adds a topic again that could not be deleted.
+    /// Adds a topic again, after its deletion failed.
     pub(super) fn restore_topic(
         &self,
         topic: &Topic,
@@ -273,7 +276,7 @@ impl Registry {
             table.add_reader(*id, (Arc::clone(cell), source));
         }
         drop(table);
-        // Commits are noticed from here on. Events that were durable before are reported now.
+        // From here on the group is told of new commits. Tells it of events that were durable before.
         for ((id, _), source) in topics.iter().zip(sources) {
             let (woken, _) = cell.waiters.notice(source, self.engine.last_seq(*id));
             debug_assert!(woken.is_none(), "a group that was just created has no members");

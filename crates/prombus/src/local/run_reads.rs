@@ -1,10 +1,10 @@
-//! Decides where reads run: off the async threads if they read files.
+//! Decides on which thread reads run: not on an async thread if they read files.
 
 use crate::engine::{Engine, off_async_threads};
 use crate::error::ReadError;
 
-/// Runs reads to completion. They run off the async threads if the engine reads local files, otherwise on the calling task, where
-/// they wait for the network without blocking a thread.
+/// Runs reads to completion. If the engine reads local files, they run on a thread that may be blocked. Otherwise they run in the
+/// calling task, where they wait for the network without blocking a thread.
 ///
 /// # Errors
 /// The errors of `reads`; a panic in them may become [`ReadError::Failed`].

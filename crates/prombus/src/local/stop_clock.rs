@@ -1,11 +1,11 @@
-//! A clock for leases that stands still while the whole process is stopped.
+//! The clock that measures the leases of events. It stands still while the whole process is stopped.
 //!
 //! After a SIGSTOP, a breakpoint in a debugger or a lack of CPU time, acks that arrived meanwhile are still unread in their
 //! sockets. If the stopped time counted, all leases would expire before the first of these acks is read, and their events would
 //! be redelivered. So the stopped time does not count: each lease has as much time left as when the process was stopped.
 //!
 //! A stop shows as a gap between two readings of the clock. The timer thread reads the clock several times a second while any
-//! timer is set. The first reading after a gap subtracts the gap, before any lease is checked. A lease still expires, because the
+//! timer is set. The first reading after a gap subtracts the gap, before any lease is checked. Leases still expire, because the
 //! time in which the process runs counts.
 
 use crate::clock::Clock;
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const STOP_MS: Millis = 1_000;
 /// How often the timer thread reads the clock.
 pub(crate) const READ_EVERY_MS: Millis = 250;
-/// The value of `last_reading_ms` while the clock is not read regularly, so that a gap does not mean a stop.
+/// The value of `last_reading_ms` while the clock is not read regularly. A gap then does not mean that the process was stopped.
 const UNWATCHED: u64 = u64::MAX;
 
 /// A clock that subtracts the time in which the process was stopped; see the module.
@@ -31,7 +31,7 @@ pub(crate) struct StopClock {
     /// The newest time that was returned. A thread that was stopped between its reading and its return must not return an older
     /// time.
     returned_ms: AtomicU64,
-    /// Held while a gap is subtracted, so that it is subtracted once.
+    /// Held while a gap is subtracted, so that two threads do not subtract the same gap.
     subtracting: Mutex<()>,
 }
 
@@ -63,7 +63,8 @@ impl StopClock {
         let _alone = self.subtracting.lock();
         let last_reading = self.last_reading_ms.load(Ordering::Acquire);
         if last_reading != UNWATCHED && now.saturating_sub(last_reading) >= STOP_MS {
-            // Added before the reading is stored: a thread that sees the new reading must also see the gap subtracted.
+            // `stopped_ms` is changed before the reading is stored: a thread that sees the new reading must also see that the gap
+            // is subtracted.
             self.stopped_ms.fetch_add(now - last_reading, Ordering::AcqRel);
             self.last_reading_ms.store(now, Ordering::Release);
             tracing::warn!(
@@ -86,7 +87,7 @@ impl Clock for StopClock {
             if now - last_reading >= STOP_MS {
                 self.subtract_gap(now);
             } else {
-                // If another thread has stored a later reading, that reading is sufficient.
+                // If this fails, another thread has stored a reading meanwhile, which is sufficient.
                 let _ = self.last_reading_ms.compare_exchange(
                     last_reading,
                     now,
@@ -121,7 +122,7 @@ mod tests {
         assert_eq!(clock.steady_ms(), 2_500);
         manual.advance_ms(40_000);
         assert_eq!(clock.steady_ms(), 2_500, "the process was stopped");
-        assert_eq!(clock.wall_ms(), 42_500, "wall time continues");
+        assert_eq!(clock.wall_ms(), 42_500, "the wall clock continues");
         manual.advance_ms(STOP_MS - 1);
         assert_eq!(clock.steady_ms(), 2_500 + STOP_MS - 1, "the process runs again");
     }

@@ -1,4 +1,5 @@
-//! A suspension of the engine: how long it has lasted. Publishers wait for `engine_wait_ms` before they fail with `unavailable`.
+//! Tracks a suspension of the engine: a time in which it cannot commit and keeps trying. Publishers wait for up to
+//! `engine_wait_ms`; if the suspension lasts longer, they fail with `unavailable`.
 
 use crate::commit_watch::CommitWatch;
 use crate::deferred_wakes::DeferredWakes;
@@ -14,7 +15,7 @@ struct Suspended {
     reason: String,
     /// When the suspension began, by the steady clock.
     since: Millis,
-    /// The waiting callers were failed.
+    /// Whether the waiting callers were told to fail.
     is_reported: bool,
 }
 
@@ -30,16 +31,16 @@ impl Suspension {
         *self.0.lock() = None;
     }
 
-    /// Fails all waiting callers when the suspension has lasted for `wait_ms`. Returns when to check again, and the reason if the
-    /// callers were failed by this call.
+    /// Makes all waiting callers fail if the suspension has lasted for `wait_ms`. Returns the time at which to check again
+    /// (`None` if that is not needed), and the reason if this call made the callers fail.
     pub(super) fn check(
         &self,
         now: Millis,
         wait_ms: Millis,
         commits: &CommitWatch,
     ) -> (Option<Millis>, Option<Unavailable>) {
-        // A waker may end the suspension, so wakers run after the lock is released. The lock is held during the
-        // report, so that a suspension cannot be reported after its end.
+        // The lock is held while the suspension is reported, so that it cannot be reported after its end. Wakers run after the
+        // lock is released, because the code that they run may need the lock.
         let _deferred = DeferredWakes::enter();
         let mut suspended = self.0.lock();
         let Some(it) = suspended.as_mut().filter(|it| !it.is_reported) else { return (None, None) };

@@ -1,5 +1,5 @@
-//! Timers: when groups need attention, when acks that no caller waits for are written, and when a suspension is reported. A group
-//! has one entry, however many leases it has.
+//! The timers of the backend: when there is timed work for a group, when acks that no caller waits for are written, and when a
+//! suspension of the engine is reported. A group has at most one entry, no matter how many leases it has.
 
 use super::ack_bound::FLUSH_AFTER_MS;
 use super::groups::cell::GroupCell;
@@ -15,13 +15,13 @@ use std::time::Duration;
 
 /// Work that is due.
 pub(super) enum Due {
-    /// Work that is due at once: a suspension that began, or, in a bus without threads, dead letters.
+    /// Work that is due at once: to check a suspension that has just begun, or to write dead letters in a bus without threads.
     Work,
-    /// A suspension has lasted for as long as publishers wait.
+    /// To check whether a suspension has lasted longer than publishers wait.
     SuspensionCheck,
-    /// Group records that no caller waits for.
+    /// To write group records that no caller waits for.
     Flush,
-    /// A group: a lease expired, or a delay is over.
+    /// Timed work for a group, for example because a lease has expired or a delay has ended.
     Group(Arc<GroupCell>),
 }
 
@@ -29,7 +29,7 @@ pub(super) enum Due {
 pub(super) struct Timer {
     state: Mutex<Entries>,
     changed: Condvar,
-    /// `flush_at` is set. Lets callers skip the lock.
+    /// Whether `flush_at` is set. If it is, callers need not take the lock.
     is_flush_armed: AtomicBool,
 }
 
@@ -39,8 +39,8 @@ struct Entries {
     groups: BTreeMap<(Millis, u32), Weak<GroupCell>>,
     /// When group records that no caller waits for are written.
     flush_at: Option<Millis>,
-    /// When the suspension is checked. Separate from `flush_at`, because acks are written soon, however long publishers wait for
-    /// the engine.
+    /// When the suspension of the engine is checked. It is separate from `flush_at`, because acks are written soon, and
+    /// publishers wait for the engine much longer.
     suspension_check_at: Option<Millis>,
     is_woken: bool,
     is_stopped: bool,
@@ -55,7 +55,7 @@ impl Entries {
 }
 
 impl Timer {
-    /// Schedules work on a group at this time, unless earlier work is scheduled.
+    /// Schedules work for a group at this time, unless work is already scheduled at this time or earlier.
     pub(super) fn arm(&self, cell: &Arc<GroupCell>, at: Millis) {
         if cell.armed_at.load(Ordering::Acquire) <= at {
             return;
@@ -117,7 +117,7 @@ impl Timer {
         self.changed.notify_one();
     }
 
-    /// Removes and returns work that is due; otherwise returns when to ask again.
+    /// Removes and returns work that is due. If none is due, returns `Err` with the time at which to ask again.
     pub(super) fn take_due(&self, now: Millis) -> Result<Due, Option<Millis>> {
         let mut state = self.state.lock();
         if std::mem::take(&mut state.is_woken) {
@@ -140,7 +140,7 @@ impl Timer {
         Err(state.next_at())
     }
 
-    /// Sleeps until work is due. Returns false when the timer was stopped.
+    /// Sleeps until work may be due, or for a short time. Returns false if the timer was stopped.
     pub(super) fn sleep(&self, clock: &StopClock, _may_block: MayBlock) -> bool {
         let mut state = self.state.lock();
         if state.is_stopped {
@@ -148,7 +148,7 @@ impl Timer {
         }
         match state.next_at() {
             None => {
-                // No timer is set, so a gap between readings of the clock does not matter, and this thread may sleep.
+                // No timer is set, so the clock need not be read regularly, and this thread may sleep until it is notified.
                 clock.unwatch();
                 self.changed.wait(&mut state);
             }

@@ -1,5 +1,5 @@
 //! The timer thread: expires leases, writes acks that no caller waits for, appends waiting publishes, and reports a suspension.
-//! It never reads events, because a failing disk must not prevent leases from expiring.
+//! It never reads events, because a read from a failing disk would delay the expiry of leases.
 
 use super::Local;
 use super::stop_clock::StopClock;
@@ -42,7 +42,7 @@ impl Local {
         }
     }
 
-    /// Fails waiting publishers when the engine has been suspended for too long.
+    /// Makes waiting publishers fail if the engine has been suspended for too long.
     pub(super) fn check_suspension(&self, now: Millis) {
         let (again_at, failed) = self.suspension.check(now, self.engine_wait_ms, &self.commits);
         if let Some(at) = again_at {
@@ -55,7 +55,7 @@ impl Local {
     }
 }
 
-/// The loop of the thread, until the timer is stopped.
+/// Runs the loop of the timer thread, until the timer is stopped.
 pub(super) fn run(local: &Weak<Local>, clock: &StopClock) {
     let may_block = MayBlock::on_this_thread();
     loop {

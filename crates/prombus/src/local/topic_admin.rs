@@ -27,8 +27,8 @@ impl Local {
         let mut is_new = false;
         let commit = with_room(&self.commits, || {
             let _deferred = DeferredWakes::enter();
-            // While this lock is held, the topic cannot be deleted. Otherwise a later topic of the same name would inherit these
-            // settings.
+            // While this lock is held, the topic cannot be deleted. If it were deleted before the settings are stored, a later
+            // topic of the same name would get them.
             let creation = self.registry.creation();
             if self.registry.topic_id(topic).is_none() {
                 match self.registry.ensure_topic(topic, &creation) {
@@ -38,7 +38,7 @@ impl Local {
                     Err(TopicRefused::Engine(error)) => return Err(error.into()),
                 }
             }
-            // One change at a time, so that the settings in effect are those of the last record.
+            // Locked during the append, so that the settings in memory are always those of the last record.
             let mut table = self.settings.lock();
             match self.engine.append(&AppendBatch::of_records(&records), &mut Vec::new()) {
                 Ok(appended) => {
@@ -85,7 +85,8 @@ impl Local {
                 Err(error) => return Err(TopicAdminError::Store(error.to_string())),
             }
         }
-        // The engine refuses publishers that still use the topic's number; they create a new topic after this.
+        // From here on publishers do not find the topic. A publisher that still uses its number is refused by the engine, and
+        // then creates a new topic.
         let readers = self.registry.remove_topic(topic, &creation);
         match self.engine.delete_topic(id, topic) {
             Ok(commit) => {

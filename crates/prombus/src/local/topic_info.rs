@@ -1,4 +1,4 @@
-//! Lists of topics, for operators.
+//! Describes topics, for operators.
 
 use super::registry::Registry;
 use super::topic_settings::TopicSettingsTable;
@@ -33,7 +33,7 @@ impl TopicLists {
         Ok(infos)
     }
 
-    /// The details of those of these topics that exist.
+    /// The details of these topics. Topics that do not exist are left out.
     pub(super) fn by_name(
         &self,
         names: &[Topic],
@@ -79,13 +79,13 @@ impl TopicLists {
             first_seq,
             last_seq,
             groups: self.registry.topics(|topics| topics.readers(topic.id).len()),
-            // Events that retention removed still take space, but they cannot be read.
+            // Events that retention has removed may still take space, but they must not be counted.
             events: usage.events.min(most),
             bytes: usage.bytes,
         })
     }
 
-    /// Adds the names of the topics to unreadable events.
+    /// Replaces the topic numbers of unreadable events by the names of the topics.
     pub(super) fn named_ranges(&self, events: Vec<UnreadableEvents>) -> Vec<UnreadableRange> {
         let names: HashMap<TopicId, Topic> =
             self.engine.topics().into_iter().map(|topic| (topic.id, topic.name)).collect();

@@ -1,4 +1,5 @@
-//! The settings of topics: the rules of the configuration, and the settings of single topics.
+//! The settings of topics: the rules of the configuration, and the own settings of single topics, which override the
+//! rules.
 
 use crate::engine::RestoredState;
 use crate::error::OpenError;
@@ -15,7 +16,7 @@ pub(super) struct TopicSettingsTable {
 }
 
 impl TopicSettingsTable {
-    /// A table with the stored settings of single topics.
+    /// A table that contains the own settings of topics, as the engine has stored them.
     pub(super) fn restore(restored: &RestoredState) -> Result<Self, OpenError> {
         let mut table = SettingsTable::default();
         for (topic, json) in &restored.topic_settings {
@@ -31,7 +32,7 @@ impl TopicSettingsTable {
         self.table.read().settings(topic)
     }
 
-    /// The settings of this topic alone.
+    /// The own settings of this topic, without those of the rules.
     pub(super) fn own(&self, topic: &str) -> TopicOptions {
         self.table.read().own(topic)
     }
@@ -46,12 +47,13 @@ impl TopicSettingsTable {
         self.changed();
     }
 
-    /// Locks the settings until a change is recorded, so that the settings in effect are those of the last record.
+    /// Locks the settings. The caller holds the lock while it changes them and appends the record, so that the
+    /// settings in memory are always those of the last record.
     pub(super) fn lock(&self) -> RwLockWriteGuard<'_, SettingsTable> {
         self.table.write()
     }
 
-    /// Records that the settings changed.
+    /// Raises the version. Called after the settings have changed.
     pub(super) fn changed(&self) {
         self.version.fetch_add(1, Ordering::AcqRel);
     }

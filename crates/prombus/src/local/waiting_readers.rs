@@ -17,24 +17,24 @@ pub(super) struct WaitingReaders {
     pub(super) count: AtomicUsize,
     /// The next number of a waker.
     pub(super) next: AtomicU64,
-    /// The queues of readers that follow a pattern.
+    /// The feeds of readers that read the topics of a pattern.
     pub(super) feeds: Feeds,
 }
 
 #[derive(Default)]
 pub(super) struct ReaderWakers {
     pub(super) by_topic: HashMap<TopicId, HashMap<u64, Waker>>,
-    /// For topics that do not exist yet.
+    /// The wakers of readers that wait for a topic which does not exist yet.
     pub(super) by_name: HashMap<Topic, HashMap<u64, Waker>>,
 }
 
 impl WaitingReaders {
-    /// Announces a topic that is about to be created to the readers of patterns.
+    /// Tells the readers of patterns of a topic that is about to be created.
     pub(super) fn announce_to_feeds(&self, id: TopicId, topic: &Topic) {
         self.feeds.created(id, topic);
     }
 
-    /// Collects the wakers of readers that wait for a topic, which has new durable events.
+    /// Called when a topic has new durable events. Adds the wakers of the readers that wait for it to `woken`.
     pub(super) fn committed(&self, topic: TopicId, woken: &mut Vec<Waker>) {
         self.feeds.committed(topic, woken);
         if self.count.load(Ordering::SeqCst) > 0

@@ -11,7 +11,7 @@ pub(super) struct CommitListener {
     pub(super) observer: OnceLock<Arc<dyn EngineObserver>>,
     pub(super) commit_duration_ms: Histogram,
     pub(super) commit_batch_events: Histogram,
-    /// The log has reported that the storage is full.
+    /// Whether the storage is full, as the log last reported.
     pub(super) is_full: AtomicBool,
     /// The newest commit that was reported to the observer.
     pub(super) reported_commit: AtomicU64,

@@ -1,4 +1,4 @@
-//! For topics from which retention removed events: the first seq that is still served.
+//! The first seqs of topics: events below them were removed by retention and are not served.
 
 use crate::engine::TopicId;
 use foldhash::fast::RandomState;
@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Default)]
 pub(super) struct FirstSeqs {
-    /// The first seqs; topics from which nothing was removed are not in it.
+    /// The first seqs. Topics from which retention removed nothing are not in the map.
     by_topic: RwLock<HashMap<TopicId, u64, RandomState>>,
-    /// Retention has removed events of some topic. Until then readers skip the lock.
+    /// Whether the map has entries. While it has none, readers skip the lock.
     is_any: AtomicBool,
 }
 
 impl FirstSeqs {
-    /// The first seq of a topic; zero if retention removed nothing.
+    /// The first seq of a topic; zero if retention has removed nothing from it.
     pub(super) fn get(&self, topic: TopicId) -> u64 {
         if !self.is_any.load(Ordering::Acquire) {
             return 0;
@@ -23,7 +23,7 @@ impl FirstSeqs {
         self.by_topic.read().get(&topic).copied().unwrap_or(0)
     }
 
-    /// Raises first seqs; they never fall.
+    /// Raises first seqs. A value below the present one is ignored.
     pub(super) fn raise(&self, firsts: impl IntoIterator<Item = (TopicId, u64)>) {
         let mut by_topic = self.by_topic.write();
         for (topic, seq) in firsts {

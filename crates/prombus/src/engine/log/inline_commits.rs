@@ -1,43 +1,46 @@
-//! Commits and maintenance on the appending thread, for a log in memory, which has no disk to wait for and no threads.
+//! Runs commits and maintenance of a log in memory on the thread that appends. Such a log has no threads of its own, because it
+//! never waits for a disk.
 
 use parking_lot::Mutex;
 use prombus_log::{Log, Step};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// The maximum number of maintenance steps per call. A batch that needs several segments takes far fewer.
+/// The maximum number of maintenance steps per call. Even a batch that needs several segments takes far fewer.
 const MAINTENANCE_STEPS_MAX: usize = 256;
 
 #[derive(Default)]
 pub(super) struct InlineCommits {
     /// Held by the thread that does the work.
     turn: Mutex<()>,
-    /// The number of requests for work. A thread that finds the turn taken leaves its work to the holder, which checks this
-    /// number again after it has released the turn.
+    /// The number of requests for work. A thread that finds `turn` locked leaves its work to the thread that holds the lock,
+    /// which checks this number again after it has released the lock.
     requests: AtomicU64,
 }
 
 impl InlineCommits {
-    /// Commits all appends, prepares segments and frees retired ones. Returns whether there may be room now.
+    /// Commits all appends, prepares new segments, and frees those that are no longer needed. Returns whether there may be room
+    /// now.
     ///
-    /// Returns at once if another thread does the work, or if this thread does it further up the stack: a commit calls the
-    /// observer, which may append.
+    /// Returns at once if another thread is doing this work, or if this thread is doing it further up the call stack: a commit
+    /// calls the observer, which may append.
     pub(super) fn run(&self, log: &Log) -> bool {
         self.run_with(|| run_steps(log))
     }
 
-    /// Makes room for an append that found none. Does nothing while another thread works, or while this thread works further up
-    /// the stack, because that work makes room already. It does not count as a request: otherwise a refused append of the
-    /// observer would make the working thread retry without end.
+    /// Makes room for an append that found none. Does nothing if another thread is doing the work, or this thread further up
+    /// the call stack, because that work makes room already. In that case it does not count as a request: otherwise an append
+    /// of the observer that is refused would make the working thread repeat its work without end.
     pub(super) fn make_room(&self, log: &Log) {
         if !self.turn.is_locked() {
             self.run(log);
         }
     }
 
-    /// Runs `work`, which does everything that was requested before it began and returns whether there was anything to do.
+    /// Runs `work` until no request is left. `work` does everything that was requested before it began, and returns whether
+    /// there was anything to do.
     fn run_with(&self, mut work: impl FnMut() -> bool) -> bool {
         self.requests.fetch_add(1, Ordering::SeqCst);
-        // Either this thread finds the turn free, or the holder sees the request.
+        // With this fence, either this thread finds `turn` free, or the thread that holds it sees the request.
         fence(Ordering::SeqCst);
         let mut has_worked = false;
         loop {
@@ -53,7 +56,7 @@ impl InlineCommits {
     }
 }
 
-/// Runs one commit, which includes all earlier appends, and maintenance steps until none has work left.
+/// Runs one commit, which includes all earlier appends, and then maintenance steps until there is nothing left to do.
 fn run_steps(log: &Log) -> bool {
     let mut has_worked = log.step_commit() == Step::Worked;
     for _ in 0..MAINTENANCE_STEPS_MAX {
@@ -74,11 +77,14 @@ mod tests {
         let commits = InlineCommits::default();
         let (mut asked, mut done) = (1, 0);
         commits.run_with(|| {
-            // Reads the requests before the next one is made, like a thread that is at the end of its work.
+            // Like a thread at the end of its work: it has done all requests so far, and then another request is made.
             done = asked;
             if asked < 3 {
                 asked += 1;
-                assert!(commits.run_with(|| unreachable!("the turn is taken")), "the holder makes room");
+                assert!(
+                    commits.run_with(|| unreachable!("the turn is taken")),
+                    "the thread that holds the turn makes room"
+                );
             }
             false
         });

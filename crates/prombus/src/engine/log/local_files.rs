@@ -1,4 +1,4 @@
-//! Backups and unreadable events of a log in a folder.
+//! Implements [`LocalFiles`] for a log in a folder: backups, and operations on unreadable events.
 
 use super::LogEngine;
 use super::errors::with_causes;

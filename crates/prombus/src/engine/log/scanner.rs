@@ -1,4 +1,4 @@
-//! Reads events of the log, a megabyte at a time, and passes them on one by one.
+//! Reads events of the log in chunks of a megabyte, and passes them to the caller one by one.
 
 use super::first_seqs::FirstSeqs;
 use crate::engine::{EventScanner, Scanned, StoredEvent, TopicId, Visit};
@@ -16,7 +16,7 @@ pub(super) struct LogScanner {
     /// The topic of the chunk; `None` while the chunk has nothing to visit.
     topic: Option<TopicId>,
     chunk: Chunk,
-    /// The index of the next event of the chunk; earlier ones were visited.
+    /// The index of the next event of the chunk. The events before it were visited.
     at: usize,
     /// The size of a read.
     read_bytes: usize,
@@ -29,7 +29,8 @@ impl LogScanner {
         Self { log, firsts, topic: None, chunk: Chunk::default(), at: 0, read_bytes: READ_BYTES, is_ram }
     }
 
-    /// Whether the chunk contains the event at this seq, or lists it as missing. If so, moves to it.
+    /// Whether the chunk covers this seq: it contains the event, or shows that there is none. If so, moves to the
+    /// seq.
     fn continues_at(&mut self, topic: TopicId, from: u64) -> bool {
         if self.topic != Some(topic) || self.at >= self.chunk.len() || from >= self.chunk.next_seq() {
             return false;
@@ -38,7 +39,8 @@ impl LogScanner {
             self.at += 1;
         }
         let Some(at) = Some(self.at).filter(|&at| at < self.chunk.len()) else { return false };
-        // Before its first event a chunk knows only the seqs that it lists as missing.
+        // Between its events the chunk covers every seq, but before its first event only the seqs that it lists as
+        // missing.
         let is_missing =
             |seq| self.chunk.missing().iter().any(|gap| (gap.first_seq..=gap.last_seq).contains(&seq));
         self.chunk.event(at).seq == from
@@ -103,7 +105,7 @@ impl LogScanner {
         if self.at == self.chunk.len() {
             next_seq = self.chunk.next_seq().min(to + 1).max(next_seq);
         } else {
-            // The next event is after `to`, so the rest of the range has no events.
+            // The next event of the chunk is after `to`, so the rest of the range has no events.
             next_seq = next_seq.max(self.chunk.event(self.at).seq.min(to + 1));
         }
         let mut scanned = Scanned { next_seq, ..Scanned::default() };
@@ -111,7 +113,8 @@ impl LogScanner {
             self.count_missing(from, next_seq - 1, &mut scanned);
         }
         if self.at == self.chunk.len() {
-            // Releases the chunk, so that a reader that has visited all of it does not keep its batches in memory.
+            // All events of the chunk were visited. Releases it, so that the reader does not keep the batches that it
+            // refers to in memory.
             self.rest();
         }
         Ok(scanned)

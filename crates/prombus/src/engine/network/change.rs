@@ -1,4 +1,4 @@
-//! The changes of a commit, and the database's response.
+//! The changes that a commit consists of, and the response of the database to a commit.
 
 use crate::engine::outcomes::Published;
 use crate::engine::{EventId, StateRecord, StoredEvent, TopicId};
@@ -41,7 +41,7 @@ impl EventDocument {
         EVENT_BYTES + key.map_or(0, <[u8]>::len) + body.len()
     }
 
-    /// The event with its seq, as readers see it.
+    /// The event as readers see it, if the database has assigned this seq.
     pub fn at(&self, seq: u64) -> StoredEvent<'_> {
         StoredEvent {
             seq,
@@ -94,7 +94,7 @@ pub enum Change {
     TopicDeleted {
         /// The number of the topic.
         topic: TopicId,
-        /// The record that applies the deletion to the folded state.
+        /// The record that applies the deletion to the stored state of groups and topics.
         record: EncodedRecord,
     },
 }

@@ -1,4 +1,5 @@
-//! Cleaning: removes events below the first seqs of their topics, events of deleted topics, and dead events of compacted topics.
+//! Cleaning: removes the events that retention has cut off (those below the first seq of their topic), events of deleted topics,
+//! and dead events of compacted topics: those that newer events of the same key have replaced.
 
 use super::connection::Connection;
 use super::database::{DeadEvents, RemoteDatabase, RemoveError, Removed};
@@ -7,12 +8,12 @@ use crate::engine::{Cleaned, Liveness, StoredTopic, TopicId};
 use crate::error::{ReadError, Unavailable};
 use std::sync::Arc;
 
-/// The number of seqs that are examined per step, and the maximum that a step removes.
+/// The maximum number of events that one step of compaction examines. A step removes at most as many.
 const SLICE: usize = 10_000;
 
-/// Why a cleaning ends early.
+/// Why a cleaning ended early.
 enum Ended {
-    /// The database is unreachable or the engine is ending; the next round continues.
+    /// The database is unreachable, or the engine is ending. The next cleaning does the rest.
     Later,
     /// Another process leads the store. The text names it, if it is known.
     Deposed(String),
@@ -45,8 +46,8 @@ fn clean_topics<D: RemoteDatabase>(
         let Ok(ReadableSeqs { first_seq, last_seq }) = connection.leader.lock().readable(id) else {
             continue;
         };
-        // This is not `first_seq`: readers respect that seq as soon as retention raises it. Events are removed only when the
-        // record of retention is durable.
+        // `first_seq` would be too high: it rises as soon as retention is applied, but events may be removed only when the
+        // record of the retention is durable.
         let removable = connection.leader.lock().removable_below(id);
         if removable > 1 {
             remove(connection, DeadEvents::Below(id, removable), cleaned)?;

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// The wait before a commit is retried while the database does not report an outage.
+/// The wait before a commit is retried, if the database does not report an outage. During an outage the committer waits for its
+/// end.
 const RETRY: Duration = Duration::from_millis(2);
 
 pub(super) struct Committer<D: RemoteDatabase> {
@@ -20,7 +21,7 @@ pub(super) struct Committer<D: RemoteDatabase> {
     outage: watch::Receiver<Option<String>>,
 }
 
-/// Why the committer has ended.
+/// Why the committer ended before it had sent all commits.
 enum Ended {
     /// The engine was closed during an outage.
     Closed,
@@ -65,7 +66,7 @@ impl<D: RemoteDatabase> Committer<D> {
         self.connection.ended.notify_all();
     }
 
-    /// Waits for a commit to send. Returns `None` when the engine has ended.
+    /// Waits for the next commit to send. Returns `None` when the engine has ended.
     async fn next_commit(&mut self) -> Option<PendingCommit> {
         loop {
             let is_available = self.report_availability();
@@ -87,7 +88,7 @@ impl<D: RemoteDatabase> Committer<D> {
         }
     }
 
-    /// Waits for an append, for the start or the end of an outage, or for the end of the engine.
+    /// Waits until something may have changed: an append, the start or the end of an outage, or the closing of the engine.
     async fn wait_for_change(&mut self) {
         tokio::select! {
             () = self.connection.changed.notified() => {}
@@ -138,8 +139,8 @@ impl<D: RemoteDatabase> Committer<D> {
         Ok(())
     }
 
-    /// Reports suspension, resumption and room to the observer, unless it has been told already. Returns whether the database is
-    /// available.
+    /// Reports to the observer a suspension, a resumption or room in the queue, if it has not been told of them yet. Returns
+    /// whether the database is available.
     fn report_availability(&mut self) -> bool {
         let Some(observer) = self.connection.observer.get().cloned() else { return true };
         loop {
@@ -194,7 +195,7 @@ impl<D: RemoteDatabase> Committer<D> {
         }
     }
 
-    /// Ends the engine: refuses all queued commits and waiting lookups.
+    /// Ends the engine: all queued commits and waiting lookups fail.
     fn stop(&self, ended: Ended) {
         let mut leader = self.connection.leader.lock();
         let waiters = leader.stop(&ended.reason());

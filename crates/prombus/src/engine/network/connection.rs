@@ -65,7 +65,8 @@ impl<D: RemoteDatabase> Connection<D> {
         self.room.notify_all();
     }
 
-    /// Runs a read and passes the result to `answer`. If the engine ends meanwhile, the result is an error.
+    /// Runs a read (`question`) on the engine's runtime, and passes the result to `answer`. If the engine ends meanwhile, the
+    /// result is an error.
     pub(super) fn read<T: Send + 'static>(
         &self,
         question: impl Future<Output = Result<T, ReadError>> + Send + 'static,
@@ -81,8 +82,8 @@ impl<D: RemoteDatabase> Connection<D> {
         });
     }
 
-    /// Runs work of the database on its runtime and blocks until it is done. Only for threads that may be blocked. Returns `None`
-    /// when the engine ends.
+    /// Runs work of the database on the engine's runtime, and blocks the thread until it is done. Only for threads that may be
+    /// blocked. Returns `None` if the engine ends meanwhile.
     pub(super) fn wait_for<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -101,7 +102,7 @@ impl<D: RemoteDatabase> Connection<D> {
         receiver.recv().ok()
     }
 
-    /// The newest events of a topic from a seq on, if they are still in memory.
+    /// The events of a topic from a seq on, if the tail cache (the newest events, in memory) has them.
     pub(super) fn tail(&self, topic: TopicId, seq: u64, limit: FetchLimit) -> Option<Piece> {
         self.leader.lock().tail.piece(topic, seq, limit)
     }

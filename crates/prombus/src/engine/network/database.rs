@@ -14,7 +14,7 @@ pub enum CommitError {
     /// recognises a commit that was applied.
     Unreachable(String),
     /// This process no longer leads: a later term has written to the store, or the last commit was lost in a failover. The text
-    /// names the new leader, if it is known.
+    /// names the new leader, if it is known, or the reason.
     Deposed(String),
     /// The database refuses to write, and only an operator can remove the cause.
     Stopped(Unavailable),
@@ -22,15 +22,16 @@ pub enum CommitError {
 
 /// A database on a network that stores events and records.
 ///
-/// **Reads** wait while the database is unreachable and are repeated when it is back. An error means that waiting does not help.
-/// Reads return only data that a failover cannot undo.
+/// **Reads** wait while the database is unreachable and are repeated when it is back. An error means that waiting longer would
+/// not help. Reads return only data that a failover cannot undo.
 ///
-/// **Commits** are sent one at a time. A commit that is sent again after [`CommitError::Unreachable`] is applied once.
+/// **Commits** are sent one at a time. If a commit is sent again after [`CommitError::Unreachable`], it must not be applied a
+/// second time.
 pub trait RemoteDatabase: Send + Sync + 'static {
     /// Why the database cannot be used at the moment; `None` while it can.
     fn availability(&self) -> watch::Receiver<Option<String>>;
 
-    /// Encodes those parts of an event that are known before its commit. Called on the appending threads.
+    /// Encodes the parts of an event that are known before its commit. Called on the threads that append.
     fn prepare(&self, _event: &NewEvent<'_>) -> Box<[u8]> {
         Box::default()
     }
@@ -49,14 +50,14 @@ pub trait RemoteDatabase: Send + Sync + 'static {
         limit: FetchLimit,
     ) -> impl Future<Output = Result<Piece, ReadError>> + Send;
 
-    /// The first kept event with one of these seqs.
+    /// The first kept event within `seqs`; `None` if there is none.
     fn head_in(
         &self,
         topic: TopicId,
         seqs: ReadableSeqs,
     ) -> impl Future<Output = Result<Option<EventHead>, ReadError>> + Send;
 
-    /// The seq of the event with this id, even if the event was cleaned, as long as its id is known.
+    /// The seq of the event with this id; `None` if the id is unknown. An id may be known even after its event was removed.
     fn find(
         &self,
         topic: TopicId,
@@ -64,7 +65,7 @@ pub trait RemoteDatabase: Send + Sync + 'static {
         seqs: ReadableSeqs,
     ) -> impl Future<Output = Result<Option<u64>, ReadError>> + Send;
 
-    /// The first seq whose event has this `ts` or a later one.
+    /// The lowest seq whose event has this `ts` or a later one.
     fn first_at_or_after(
         &self,
         topic: TopicId,
@@ -95,7 +96,7 @@ pub trait RemoteDatabase: Send + Sync + 'static {
         seqs: ReadableSeqs,
     ) -> impl Future<Output = Result<Option<TopicUsage>, ReadError>> + Send;
 
-    /// The seqs of kept events within `seqs`, in order, at most `limit`.
+    /// The seqs of the first `limit` kept events within `seqs`, in order.
     fn seqs(
         &self,
         topic: TopicId,
@@ -103,7 +104,8 @@ pub trait RemoteDatabase: Send + Sync + 'static {
         limit: usize,
     ) -> impl Future<Output = Result<Vec<u64>, ReadError>> + Send;
 
-    /// Removes events. Ids that publishers chose stay known for the deduplication period.
+    /// Removes events. Ids that publishers chose stay known for the deduplication period, so that their events are recognised as
+    /// duplicates.
     fn remove(&self, dead: DeadEvents) -> impl Future<Output = Result<Removed, RemoveError>> + Send;
 
     /// The size of all stored data in bytes, as far as it is known.
@@ -114,7 +116,7 @@ pub trait RemoteDatabase: Send + Sync + 'static {
         None
     }
 
-    /// Called when the engine has ended, as the last call.
+    /// Called when the engine has ended. No other call follows.
     fn closed(&self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
@@ -143,7 +145,7 @@ pub struct Removed {
 /// Why a removal ended early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RemoveError {
-    /// The database is unreachable, or refused: try again later.
+    /// The database is unreachable, or refused the removal: try again later.
     Later(String),
     /// Another process leads the store.
     Deposed(String),

@@ -1,4 +1,5 @@
-//! The state that a leading engine keeps in memory: its topics, queued commits, ids, commit times, and whether it can commit.
+//! The state that an engine keeps in memory while it leads a database: topics, queued commits, the generator of ids, commit
+//! times, and whether it can commit.
 //!
 //! **Invariants:** at most one commit is in flight. Commit numbers, ids and commit times are assigned at the append, in the order
 //! of appends. The database assigns seqs and detects duplicates when it applies the commit.
@@ -31,12 +32,12 @@ pub(super) struct Leader {
     by_name: HashMap<Topic, TopicId>,
     /// The highest topic number that was ever used.
     topic_number: u32,
-    /// First seqs that retention raised and whose record is not durable yet, with the commit of the record.
+    /// Retention that is not durable yet: the commit of its record, and the first seqs that it raised.
     cuts: VecDeque<(u64, Vec<(TopicId, u64)>)>,
     /// Callers of [`appended_seq`](Self::appended_seq), in the order of the commits that they wait for.
     seq_waiters: VecDeque<SeqWaiter>,
     ids: IdMaker,
-    /// Queued commits, the oldest first. Appends are added to the newest.
+    /// Queued commits, the oldest first. An append is added to the newest one, if it fits.
     queue: VecDeque<PendingCommit>,
     /// The memory that the queued commits take.
     queue_bytes: usize,
@@ -59,7 +60,7 @@ pub(super) struct Leader {
     outage: watch::Receiver<Option<String>>,
 }
 
-/// Whether the engine can commit, and which part of that was reported to the observer.
+/// Whether the engine can commit, and what the observer was told about it.
 #[derive(Default)]
 pub(super) struct Availability {
     /// The committer has seen an outage of the database, and has not seen its end.
@@ -76,10 +77,10 @@ pub(super) struct Availability {
     pub(super) is_ended: bool,
 }
 
-/// A topic as its leader sees it.
+/// A topic of a database, as the leading engine sees it.
 pub(super) struct LeaderTopic {
     pub(super) name: Topic,
-    /// Events below this seq are not served. Retention raises it before its record is durable.
+    /// Events below this seq are not served. Retention raises it at once, before its record is durable.
     pub(super) first_seq: u64,
     /// Events below this seq may be removed from the database, because the retention record is durable.
     pub(super) durable_first_seq: u64,
@@ -136,7 +137,8 @@ impl Leader {
         leader
     }
 
-    /// Queues a batch. `prepared` has one entry per event, or is empty if the queue had no room.
+    /// Queues a batch. `prepared` contains the encoding of each event, or is empty if the queue had no room when the events were
+    /// to be encoded.
     pub(super) fn append(
         &mut self,
         batch: &AppendBatch<'_>,
@@ -166,7 +168,7 @@ impl Leader {
             + records.iter().map(|record| ENTRY_BYTES + record.body.len()).sum::<usize>();
         self.check_room(bytes)?;
         if prepared.len() != batch.events.len() {
-            // The queue had no room when the events were to be prepared, and has room now: the caller must retry.
+            // The events were not encoded, because the queue had no room at that time. It has room now, so the caller must retry.
             self.availability.must_report_room = true;
             return Err(StoreError::Busy);
         }
@@ -197,8 +199,8 @@ impl Leader {
         }
     }
 
-    /// Whether appends are refused. After a suspension was reported, its end must be reported before the next append: until then
-    /// the observer fails all callers that wait for a commit.
+    /// Whether appends are refused: during an outage, and after it until the observer was told of its end. Until then the
+    /// observer fails all callers that wait for a commit, so an append that was accepted would seem to fail.
     fn refuses_appends(&self) -> bool {
         self.outage.borrow().is_some() || self.availability.is_suspension_reported
     }
@@ -267,7 +269,7 @@ impl Leader {
         self.newest_commit
     }
 
-    /// Removes the next commit to send. Later appends go to another commit.
+    /// Removes the next commit to send from the queue and returns it. Later appends go to other commits.
     pub(super) fn take_commit(&mut self) -> Option<PendingCommit> {
         let commit = self.queue.pop_front()?;
         self.queue_batches -= commit.changes.len();
@@ -275,7 +277,7 @@ impl Leader {
         Some(commit)
     }
 
-    /// Applies the database's response, before the observer is told.
+    /// Applies the database's response to a commit. Called before the commit is reported to the observer.
     pub(super) fn applied(&mut self, commit: &PendingCommit, answer: &CommitAnswer) {
         self.durable_commit = commit.number;
         while self.cuts.front().is_some_and(|(number, _)| *number <= commit.number) {
@@ -307,7 +309,7 @@ impl Leader {
     pub(super) fn commit_times(&mut self, closing: i64, now_ms: i64) -> CommitTimes {
         self.commit_ms = self.commit_ms.max(now_ms).max(closing.saturating_add(1));
         let closed_ms = self.commit_ms.saturating_sub(1);
-        // A queued commit may have the newest commit time that was reported, so that time is not complete.
+        // A queued commit may have the same commit time as the newest reported one, so that time is not complete yet.
         let is_all_reported = self.reported_commit == self.newest_commit;
         let complete_ms = if is_all_reported { closed_ms } else { self.reported_ms.saturating_sub(1) };
         CommitTimes { closed_ms, complete_ms, durable_batch: self.reported_commit }
@@ -361,7 +363,7 @@ impl Leader {
         }
     }
 
-    /// Applies [`Self::raise_firsts`], and records the commit that makes the retention record durable.
+    /// Raises the first seqs of topics, and remembers the commit with which the record of this retention becomes durable.
     pub(super) fn note_cut(&mut self, commit: u64, firsts: &[(TopicId, u64)]) {
         self.raise_firsts(firsts);
         self.cuts.push_back((commit, firsts.to_vec()));
@@ -385,8 +387,8 @@ impl Leader {
         topics.map(|(&id, it)| StoredTopic { id, name: it.name.clone(), last_seq: it.last_seq }).collect()
     }
 
-    /// The newest seq of a topic when all appends that are queued now are durable. Later appends go to another commit, so their
-    /// seqs are higher.
+    /// The newest seq that a topic will have when all appends that are queued now are durable. Later appends go to another
+    /// commit, so their seqs are higher.
     pub(super) fn appended_seq(&mut self, topic: TopicId) -> Lookup<u64> {
         if let Some(reason) = &self.availability.stopped {
             return Lookup::ready(Err(reason.clone().into()));
@@ -402,8 +404,9 @@ impl Leader {
         lookup
     }
 
-    /// Removes the waiters for this commit or an earlier one, and returns them with their seqs. Called after this commit is
-    /// applied and before a later one is. The caller answers the waiters after it has released the lock.
+    /// Removes the waiters for this commit and earlier ones, and returns each with the newest seq of its topic. Must be called
+    /// after this commit was applied, and before the next commit is. The caller answers the waiters after it has released the
+    /// lock.
     pub(super) fn resolved_seqs(&mut self, commit: u64) -> Vec<(SeqWaiter, u64)> {
         let count = self.seq_waiters.partition_point(|waiter| waiter.commit <= commit);
         let waiters: Vec<SeqWaiter> = self.seq_waiters.drain(..count).collect();

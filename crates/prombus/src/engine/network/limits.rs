@@ -24,7 +24,8 @@ pub struct NetworkLimits {
     pub fetch_bytes_max: usize,
     /// The maximum size of the tail cache: the newest events of all topics, kept in memory and read without a request.
     pub tail_bytes: usize,
-    /// Compaction does not start early for fewer dead bytes than this. It also needs at least as many dead as live bytes.
+    /// Compaction starts before its regular time only if there are at least this many dead bytes, and at least as many dead
+    /// bytes as live bytes.
     pub compaction_bytes_min: u64,
     /// The number of threads that talk to the database.
     pub threads: usize,

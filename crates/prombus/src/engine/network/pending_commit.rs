@@ -14,7 +14,7 @@ pub struct PendingCommit {
     pub changes: Vec<Change>,
     /// The outcomes of each [`Change::Batch`], in order. [`Self::fill`] sets them when the database has responded.
     pub(super) late: Vec<LateOutcomes>,
-    /// No more changes may be added.
+    /// Whether no more changes may be added.
     pub(super) is_complete: bool,
     /// About the size of the request to the database.
     pub(super) bytes: usize,
@@ -24,12 +24,13 @@ pub struct PendingCommit {
     pub(super) events: usize,
     /// The commit time of the newest append.
     pub newest_ms: i64,
-    /// The newest id that the engine had generated at that append.
+    /// The newest id that the engine had generated at the time of the newest append.
     pub newest_id: EventId,
 }
 
 impl PendingCommit {
-    /// Sets the outcomes of the batches: `outcomes` gets the index of a batch among the batches of this commit.
+    /// Sets the outcomes of the batches. `outcomes` is called with the index of each batch among the batches of this
+    /// commit.
     pub(super) fn fill(&self, outcomes: impl Fn(usize) -> Result<Vec<crate::Published>, StoreError>) {
         self.late.iter().enumerate().for_each(|(at, late)| late.fill(outcomes(at)));
     }

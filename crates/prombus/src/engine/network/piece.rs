@@ -13,7 +13,7 @@ pub struct ReadableSeqs {
     pub last_seq: u64,
 }
 
-/// Limits of a fetch. Whatever the limits, a fetch covers at least one stored event, if there is one.
+/// Limits of a fetch. The limits on number and size do not apply to the first stored event: a fetch always covers it.
 #[derive(Clone, Copy, Debug)]
 pub struct FetchLimit {
     /// The highest seq to return.

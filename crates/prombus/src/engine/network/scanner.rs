@@ -1,7 +1,7 @@
 //! Reads events over the network, one piece at a time.
 //!
-//! A scan is pending until its piece is fetched. Pieces are stored by topic and first seq, so several scans can be pending at the
-//! same time and each finds its own piece.
+//! A piece is a sequence of events of one topic that are fetched together. A scan is pending until its piece has arrived. Pieces
+//! are kept by topic and first seq, so several scans can be pending at the same time, and each finds its own piece.
 
 use super::connection::Connection;
 use super::database::RemoteDatabase;
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// The maximum number of pieces that a scanner keeps.
+/// The maximum number of pieces that a scanner keeps or has requested.
 const FETCHES_MAX: usize = 64;
 
 pub(super) struct NetworkScanner<D> {
@@ -22,7 +22,8 @@ pub(super) struct NetworkScanner<D> {
     fetch_bytes: usize,
     /// The number of events and bytes that the reader will still take; `None` if `expect` was not called.
     expected: Option<(usize, usize)>,
-    /// The end of the last piece that was fetched. When a reader continues there, the next piece is fetched ahead.
+    /// The topic and the end of the last piece that was used. If a scan continues there, the reader reads in sequence, and the
+    /// following piece is fetched ahead.
     fetched_to: Option<(TopicId, u64)>,
 }
 
@@ -32,7 +33,7 @@ struct Inbox {
     /// The fetches, the oldest first.
     fetches: Vec<Fetch>,
     next_ticket: u64,
-    /// Wakes the reader of the latest pending scan.
+    /// The waker of the latest scan that was pending.
     waker: Option<Waker>,
 }
 
@@ -113,7 +114,8 @@ impl<D: RemoteDatabase> NetworkScanner<D> {
         Poll::Pending
     }
 
-    /// Requests the next piece, if the reader will take more than this piece or reads pieces in sequence.
+    /// Requests the piece after this one in advance, if the reader has said that it will take more than this piece, or reads
+    /// pieces in sequence.
     fn fetch_ahead(&mut self, topic: TopicId, piece: &Piece, limit: FetchLimit) {
         let before = self.fetched_to.replace((topic, piece.last_seq));
         let is_wanted = match self.expected {
@@ -147,7 +149,7 @@ impl<D: RemoteDatabase> NetworkScanner<D> {
         });
     }
 
-    /// Passes the events of a piece to `visit`, and keeps the remaining ones.
+    /// Passes the events of a piece to `visit`, and keeps those that were not visited.
     fn visit(
         &self,
         topic: TopicId,
@@ -174,7 +176,7 @@ impl<D: RemoteDatabase> NetworkScanner<D> {
         if !is_stopped {
             scanned.cleaned += to + 1 - scanned.next_seq;
             scanned.next_seq = to + 1;
-            // Damaged events are counted once per piece, when a scan reaches its end.
+            // The seqs of damaged events are unknown, so they are counted when a scan reaches its end, one time per piece.
             let corrupt = std::mem::take(&mut piece.corrupt).min(scanned.cleaned);
             self.connection.figures.count_corrupt(corrupt);
             scanned.cleaned -= corrupt;
@@ -235,7 +237,7 @@ impl<D: RemoteDatabase> EventScanner for NetworkScanner<D> {
         self.expected = Some((events, bytes));
     }
 
-    /// Keeps fetches that are in flight, because their scans will be repeated.
+    /// Frees the pieces that have arrived. Fetches in flight are kept, because the scans that wait for them will be repeated.
     fn rest(&mut self) {
         self.inbox.lock().fetches.retain(|fetch| fetch.answer.is_none());
     }

@@ -1,7 +1,8 @@
-//! The tail cache: the newest durable events in memory, so that readers that are up to date need no request.
+//! The tail cache: keeps the newest durable events in memory, so that readers that are up to date need no request to the
+//! database.
 //!
-//! **Invariant:** the events of a topic are consecutive up to its newest durable seq. When the size limit is exceeded, the
-//! oldest events of all topics are removed first.
+//! **Invariant:** the cached events of a topic have consecutive seqs, up to the newest durable seq. When the size limit is
+//! exceeded, the events that were added first are removed, no matter which topic they belong to.
 
 use super::change::EventDocument;
 use super::piece::{FetchLimit, Piece};
@@ -16,7 +17,8 @@ pub(super) struct Tail {
     bytes: usize,
     /// The events of each topic with their seqs, in order.
     topics: HashMap<TopicId, VecDeque<(u64, Arc<EventDocument>)>>,
-    /// The topics of all events, the oldest event first. Entries of deleted topics are skipped.
+    /// The topic of each cached event, the oldest event first. It may also contain the topics of events that were removed
+    /// in another way, so a newer event of such a topic may be removed too early.
     order: VecDeque<TopicId>,
 }
 
@@ -47,7 +49,7 @@ impl Tail {
         }
     }
 
-    /// The maximum number of events that fit. It bounds the length of `order` as well.
+    /// The maximum number of events that fit into the cache. `order` is at most about twice as long.
     fn count_max(&self) -> usize {
         self.bytes_max / EventDocument::bytes_of(None, &[]) + 1
     }
@@ -57,13 +59,13 @@ impl Tail {
         self.bytes -= removed.iter().map(|(_, event)| event.bytes()).sum::<usize>();
     }
 
-    /// Whether the tail has the events of a topic from a seq on.
+    /// Whether the cache has all events of a topic from a seq on.
     pub(super) fn contains(&self, topic: TopicId, seq: u64) -> bool {
         let first = self.topics.get(&topic).and_then(|events| events.front());
         first.is_some_and(|(first, _)| *first <= seq)
     }
 
-    /// The events of a topic from a seq on, if the tail has them.
+    /// The events of a topic from a seq on, if the cache has all of them.
     pub(super) fn piece(&self, topic: TopicId, seq: u64, limit: FetchLimit) -> Option<Piece> {
         let events = self.topics.get(&topic)?;
         let (first, _) = events.front().filter(|(first, _)| *first <= seq)?;

@@ -1,8 +1,8 @@
 //! The simulated database server. It outlives the engines that are opened on it.
 //!
 //! **Invariants:** a commit is applied completely or not at all. It is applied only if its term is the database's term and its
-//! number follows the newest one. So only the newer of two engines can write, and a commit that is sent twice is applied once.
-//! Topic numbers are never reused. Ids and commit times continue where the previous engine ended.
+//! number follows the newest one. So only the newer of two engines can write, and a commit that is sent twice is applied only
+//! one time. Topic numbers are never reused. Ids and commit times continue where the previous engine ended.
 
 use super::lease::SharedLeaseRecord;
 use super::topic_events::TopicEvents;
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of newest commits whose fences are kept.
+/// The number of fences that are kept: those of the newest commits.
 const FENCES_KEPT: usize = 1_000;
 
 /// A shared database in memory. Clones refer to the same database.
@@ -48,7 +48,7 @@ struct Tables {
     newest_commit_ms: i64,
 }
 
-/// The mark of an applied commit, by which its sender recognises it.
+/// The entry that every applied commit leaves. Its sender looks for it to find out whether the commit was applied.
 struct Fence {
     commit: u64,
     term: u64,
@@ -117,7 +117,8 @@ impl Database {
         self.tables.lock().fences.iter().map(|fence| (fence.commit, fence.term)).collect()
     }
 
-    /// A handle whose engine leads this term, provided that no engine with this term or a newer one has begun.
+    /// A handle whose engine will lead in this term. Opening the engine fails if an engine with this term or a newer one has
+    /// been opened before.
     pub(super) fn for_term(&self, term: u64) -> Self {
         Self { lead_term: Some(term), ..self.clone() }
     }
@@ -126,7 +127,7 @@ impl Database {
         &self.lease
     }
 
-    /// Makes a new engine the leader. Its fence invalidates every commit of the previous engine that is not applied yet.
+    /// Makes a new engine the leader. From now on the database refuses commits of the previous engine.
     ///
     /// # Errors
     /// When a state record cannot be decoded, or a newer term has begun.
@@ -155,7 +156,7 @@ impl Database {
     }
 
     /// Applies a commit, if its sender leads and the commit is the next one. Otherwise nothing changes, and the sender looks for
-    /// its fence.
+    /// the fence of its commit.
     pub(super) fn commit_if(&self, term: u64, commit: u64, changes: &[Change]) -> Option<Arc<CommitAnswer>> {
         let mut tables = self.tables.lock();
         if tables.term != term || tables.commit + 1 != commit {
@@ -238,8 +239,8 @@ impl Tables {
         }
     }
 
-    /// Inserts an event and returns its seq, or that the topic already has its id. Returns `None` if the topic does not exist;
-    /// the leader creates topics before their events.
+    /// Inserts an event, unless the topic already has its id, and returns the outcome. Returns `None` if the topic does not
+    /// exist, which does not happen, because the leader creates topics before their events.
     fn insert(&mut self, event: &Arc<EventDocument>, answer: &mut CommitAnswer) -> Option<Published> {
         let (_, topic) = self.topics.get_mut(&event.topic)?;
         let outcome = topic.insert(event);

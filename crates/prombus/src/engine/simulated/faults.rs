@@ -60,7 +60,7 @@ impl Default for NetworkOptions {
     }
 }
 
-/// What happens to a commit in the network.
+/// What happens to the request or the response of a commit in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     None,
@@ -122,7 +122,7 @@ impl Random {
         probability > 0.0 && ((self.next() >> 11) as f64) < probability * (1u64 << 53) as f64
     }
 
-    /// Whether the network fails now, and for how long.
+    /// Decides whether the network fails now, and for how long; `None` if it does not fail.
     pub(super) fn outage(&mut self, options: &NetworkOptions) -> Option<Duration> {
         self.happens(options.outages).then(|| self.duration_us(&options.outage_us))
     }

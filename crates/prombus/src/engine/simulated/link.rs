@@ -22,7 +22,7 @@ pub struct SimulatedLink {
     /// The term in which the engine leads.
     term: u64,
     clock: Arc<dyn Clock>,
-    /// Why the network is down. Nothing reaches the database while it is set.
+    /// Why the network is down; `None` while it works. While it is down, nothing reaches the database.
     outage: watch::Sender<Option<String>>,
     /// Held while a commit is applied, so that no outage begins meanwhile.
     arriving: Mutex<()>,
@@ -41,7 +41,7 @@ impl SimulatedLink {
         &self.database
     }
 
-    /// Begins an outage. Returns false if one is already in progress.
+    /// Begins an outage. Returns false if another one is already in progress.
     pub(super) fn suspend(&self, reason: &str) -> bool {
         let _arriving = self.arriving.lock();
         self.outage.send_if_modified(|outage| {
@@ -88,8 +88,8 @@ impl RemoteDatabase for SimulatedLink {
         self.outage.subscribe()
     }
 
-    /// When the response does not arrive, it is unknown whether the commit was applied. The database is then asked for the
-    /// commit's fence, the entry that every applied commit leaves.
+    /// Sends a commit. If no response arrives, it is unknown whether the commit was applied. This then asks the database
+    /// for the commit's fence, the entry that every applied commit leaves.
     async fn commit(&self, commit: &PendingCommit) -> Result<CommitAnswer, CommitError> {
         let outage = self.random.lock().outage(&self.options);
         if let Some(outage) = outage
@@ -179,7 +179,7 @@ impl RemoteDatabase for SimulatedLink {
 
     async fn remove(&self, dead: DeadEvents) -> Result<Removed, RemoveError> {
         let (topic, dead) = match dead {
-            // The database removes the events of a deleted topic with the topic.
+            // There is nothing to remove: the simulated database removes the events of a topic when the topic is deleted.
             DeadEvents::DeletedTopics => return Ok(Removed::default()),
             DeadEvents::Seqs(topic, seqs) => (topic, seqs),
             DeadEvents::Below(topic, first) => {

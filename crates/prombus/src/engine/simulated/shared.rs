@@ -1,5 +1,5 @@
-//! The simulated database as a store that several processes share. Each process has its own [`SimulatedStore`], with its own
-//! faults for calls of the lease record and of the engine.
+//! The simulated database as a store that several processes share. Each process has its own [`SimulatedStore`]. A test can make
+//! its reads and writes of the lease record, and the opening of its engine, fail.
 
 use super::SimulatedEngine;
 use super::database::Database;
@@ -13,14 +13,14 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// A fault of a call to the lease record.
+/// A fault of a read or write of the lease record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseFault {
     /// The request is lost, and the caller gets an error.
     RequestLost,
-    /// The request is applied, and the caller gets an error.
+    /// The request is applied, but the caller gets an error.
     AnswerLost,
-    /// The request is lost, and the caller gets no response.
+    /// The request is lost, and the caller never gets a response.
     Hangs,
 }
 
@@ -33,13 +33,13 @@ pub struct SimulatedStore {
 
 #[derive(Default)]
 struct Faults {
-    /// Faults of the next writes of the lease record, one each.
+    /// The faults of the next writes of the lease record, one entry per write; `None` for no fault.
     writes: VecDeque<Option<LeaseFault>>,
-    /// The fault of every call to the lease record, while it is set.
+    /// The fault of all reads and writes of the lease record that have no other fault; `None` for no fault.
     all: Option<LeaseFault>,
-    /// The number of opens that will fail.
+    /// How many of the next attempts to open an engine will fail.
     failing_leads: u32,
-    /// How long an open takes.
+    /// How long it takes to open an engine.
     lead_takes: Duration,
     /// The engines that were opened, the newest last.
     engines: Vec<Weak<SimulatedEngine>>,
@@ -54,17 +54,18 @@ impl Faults {
 }
 
 impl SimulatedStore {
-    /// A connection to a database, without faults of the lease record.
+    /// A connection to a database, at first without faults.
     pub fn new(database: &Database, network: NetworkOptions) -> Self {
         Self { database: database.clone(), network, faults: Mutex::default() }
     }
 
-    /// Queues a fault for one more write of the lease record, after those already queued. `None` gives that write no fault of its own.
+    /// Queues the fault of one more write of the lease record, after those already queued. `None` gives that write no fault of
+    /// its own.
     pub fn fault_of_next_write(&self, fault: Option<LeaseFault>) {
         self.faults.lock().writes.push_back(fault);
     }
 
-    /// Sets the fault of every later call to the lease record.
+    /// Sets the fault of all later reads and writes of the lease record that have no queued fault; `None` ends it.
     pub fn fault_of_all(&self, fault: Option<LeaseFault>) {
         self.faults.lock().all = fault;
     }

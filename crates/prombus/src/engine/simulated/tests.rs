@@ -156,7 +156,7 @@ fn network_faults_neither_lose_nor_duplicate_events() {
     let publish = |thread: u128| {
         let mut published: Vec<Published> = Vec::new();
         for number in 0..500u128 {
-            // Each id is used by two threads.
+            // Each chosen id is used by two threads.
             let id = (number % 3 == 0).then_some((thread / 2) << 32 | (number + 1));
             let appended = loop {
                 match append(&engine, &[event(topic, id, b"x"), event(topic, None, b"y")]) {
@@ -198,7 +198,7 @@ fn the_appended_seq_is_exact_although_duplicates_are_detected_later() {
     let topic = engine.ensure_topic(&name("a")).unwrap();
     for round in 1..=20 {
         for number in 1..=5 {
-            // In each round one event is new and four are duplicates.
+            // In each round after the first, one of these events is new and four are duplicates.
             append(&engine, &[event(topic, Some(round + number), b"x")]).unwrap();
         }
         let lookup = engine.appended_seq(topic);
@@ -267,7 +267,7 @@ fn closing_during_an_outage_refuses_queued_appends() {
     engine.suspend("unplugged");
     assert!(engine.close(MayBlock::on_this_thread()).is_err());
     assert!(appended.late.unwrap().take().is_err());
-    assert_eq!(database.commit(), 1, "only the fence of the takeover");
+    assert_eq!(database.commit(), 1, "the only commit is the takeover");
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn scans_of_several_topics_are_pending_at_the_same_time() {
             pending += times;
         }
     }
-    assert!(pending >= 4, "reads are pending");
+    assert!(pending >= 4, "only {pending} reads were pending");
     let (seqs, scanned, pending) = scan(&mut *scanner, topics[0], (31, 99));
     assert_eq!((seqs.len(), scanned.unwrap().next_seq, pending), (0, 31, 0));
 }
@@ -350,7 +350,7 @@ fn a_scan_counts_cleaned_events_and_respects_retention() {
     let (seqs, scanned, _) = scan(&mut *scanner, topic, (1, 8));
     assert_eq!((seqs.as_slice(), scanned.unwrap().cleaned), ([7].as_slice(), 7));
     assert_eq!(engine.first_seq(topic).wait(MayBlock::on_this_thread()), Ok(Some(7)));
-    // Ids are known after their events are removed, even to the next engine.
+    // Ids that publishers chose stay known after their events were removed, even to the next engine.
     engine.close(MayBlock::on_this_thread()).unwrap();
     let (engine, _) = open(&database, NetworkOptions::default());
     assert_eq!(engine.retained_from(topic), 6);

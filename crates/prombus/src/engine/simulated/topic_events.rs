@@ -7,7 +7,7 @@ use crate::engine::{EventHead, EventId, TopicUsage};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Ids that publishers chose are known for this long after their events were cleaned.
+/// Ids that publishers chose stay known for this long after their events were removed by a cleaning.
 const DEDUPE_MS: i64 = 7 * 24 * 3_600_000;
 
 #[derive(Default)]
@@ -16,7 +16,7 @@ pub(super) struct TopicEvents {
     pub(super) last_seq: u64,
     /// The events by seq; cleaned events leave gaps.
     events: BTreeMap<u64, Arc<EventDocument>>,
-    /// The ids of kept events, and those of cleaned events that publishers chose.
+    /// The seqs by id: for kept events, and for removed events whose ids were chosen by publishers.
     ids: HashMap<EventId, u64>,
     /// The publisher-chosen ids of cleaned events, with the times of the cleaning.
     cleaned_ids: VecDeque<(i64, EventId)>,

@@ -46,8 +46,8 @@ impl Process {
         Self { machine: LeaseMachine::new(LeaseTiming::default(), candidate, secret), id }
     }
 
-    /// Executes all steps that are due at `now`, with immediate responses. Returns when the process wants to be called
-    /// again.
+    /// Executes all steps that are due at `now`, with immediate responses. Returns the time at which the process must
+    /// be called again.
     fn run(&mut self, store: &mut Store, now: u64) -> u64 {
         loop {
             match self.machine.next(now) {
@@ -81,7 +81,7 @@ impl Process {
         self.machine.gate_deadline().is_some_and(|deadline| now < deadline)
     }
 
-    /// The compare-and-set that the process wants now.
+    /// Expects that the next step is a compare-and-set, and returns its parameters.
     fn expect_write(&mut self, now: u64) -> (Option<u64>, LeaseRecord) {
         match self.machine.next(now) {
             LeaseStep::CompareAndSet { expected, record } => (expected, record),
@@ -95,7 +95,7 @@ impl Process {
     }
 }
 
-/// A leader `a` that took the lease at time 0, and a challenger `b` that has seen it.
+/// A leader `a` that took the lease at time 0, and a challenger `b` that has read its record.
 fn leader_and_challenger() -> (Process, Process, Store) {
     let (mut a, mut b, mut store) = (Process::new("a"), Process::new("b"), Store::default());
     a.run(&mut store, 0);
@@ -128,7 +128,7 @@ fn a_challenger_polls_every_quarter_of_a_second_and_takes_after_six_seconds_with
     let (_, mut b, mut store) = leader_and_challenger();
     assert_eq!(b.run(&mut store, 0), 250);
     b.run_through(&mut store, 250, 5_999);
-    assert_eq!(b.holds(), None, "no renewal, but for less than 6 s");
+    assert_eq!(b.holds(), None, "less than 6 s without a renewal");
     b.run(&mut store, 6_000);
     assert_eq!(b.holds(), Some(2));
     let record = store.0.as_ref().expect("is there");
@@ -153,8 +153,8 @@ fn the_gate_closes_five_seconds_after_the_last_renewal_was_sent_and_opens_with_t
     a.expect_write(2_000);
     a.machine.was_set(Err(lost()), 3_900);
     assert!(a.is_gate_open(4_999));
-    assert!(!a.is_gate_open(5_000), "the take was sent at 0");
-    assert_eq!(a.holds(), Some(1), "it does not step down by itself");
+    assert!(!a.is_gate_open(5_000), "the write that took the lease was sent at 0");
+    assert_eq!(a.holds(), Some(1), "a leader does not step down by itself");
     // The store is reachable again, and no other process has taken the lease.
     a.expect_read(9_000);
     a.machine.was_read(Ok(store.0.clone()), 9_100);
@@ -162,7 +162,7 @@ fn the_gate_closes_five_seconds_after_the_last_renewal_was_sent_and_opens_with_t
     assert!(store.set(expected, record));
     a.machine.was_set(Ok(true), 9_900);
     assert!(a.is_gate_open(9_900));
-    assert!(!a.is_gate_open(9_100 + 5_000), "the renewal counts from the time it was sent");
+    assert!(!a.is_gate_open(9_100 + 5_000), "a renewal counts from the time when it was sent");
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn a_leader_whose_lease_was_taken_steps_down_with_its_next_renewal() {
     let (mut a, mut b, mut store) = leader_and_challenger();
     b.run_through(&mut store, 0, 6_000);
     assert_eq!(b.holds(), Some(2));
-    assert!(!a.is_gate_open(6_000), "its gate had closed already");
+    assert!(!a.is_gate_open(6_000), "the gate of a had closed before");
     a.run(&mut store, 20_000);
     assert_eq!(a.holds(), None);
     assert_eq!(a.machine.gate_deadline(), None);
@@ -187,7 +187,7 @@ fn a_renewal_whose_response_was_lost_counts_if_it_was_applied() {
     a.machine.was_set(Err(lost()), 4_000);
     a.run(&mut store, 4_000);
     assert_eq!(a.holds(), Some(1));
-    assert!(a.is_gate_open(6_999), "it was sent at 2000");
+    assert!(a.is_gate_open(6_999), "the renewal was sent at 2000");
     // The read at 4000 confirmed the renewal that was sent at 2000, so the next one was due and sent.
     assert_eq!(store.revision(), 3);
 }
@@ -202,7 +202,7 @@ fn a_renewal_that_arrives_late_is_recognised_and_counts_from_the_first_attempt()
         a.machine.was_read(Ok(store.0.clone()), 2_200);
         let (again, second) = a.expect_write(3_000);
         assert_eq!((expected, &late), (again, &second), "the same write is repeated");
-        assert!(store.set(expected, late), "the first one arrives now");
+        assert!(store.set(expected, late), "the first write arrives now");
         assert!(!store.set(again, second));
         a.machine.was_set(second_answer, 3_100);
         assert_eq!(a.holds(), Some(1), "an earlier attempt may have been applied");
@@ -225,7 +225,7 @@ fn a_take_whose_response_was_lost_is_decided_by_reading() {
             assert!(store.set(expected, record));
         }
         b.machine.was_set(Err(lost()), 8_000);
-        assert_eq!(b.holds(), None, "not before the outcome is known");
+        assert_eq!(b.holds(), None, "the outcome is not known yet");
         b.expect_read(8_000);
         b.machine.was_read(Ok(store.0.clone()), 8_010);
         if is_applied {
@@ -243,13 +243,16 @@ fn a_take_whose_response_was_lost_is_decided_by_reading() {
 #[test]
 fn failed_reads_do_not_prove_that_the_record_is_unchanged() {
     let (mut a, mut b, mut store) = leader_and_challenger();
-    // The challenger cannot read from 250 on; the leader renews.
+    // The reads of the challenger fail from time 250 on, while the leader renews the lease.
     let mut now = 250;
     while now < 30_000 {
         b.expect_read(now);
         b.machine.was_read(Err(lost()), now + 10);
         assert_eq!(b.holds(), None);
-        assert!(matches!(b.machine.next(now + 10), LeaseStep::WaitUntil(_)), "never a write after a failure");
+        assert!(
+            matches!(b.machine.next(now + 10), LeaseStep::WaitUntil(_)),
+            "no write follows a failed read"
+        );
         now += 500;
     }
     a.run_through(&mut store, 2_000, 30_000);
@@ -309,7 +312,7 @@ fn of_two_challengers_one_takes_the_lease() {
 fn a_stop_releases_the_lease_and_a_challenger_takes_it_at_once() {
     let (mut a, mut b, mut store) = leader_and_challenger();
     a.machine.stop(1_000);
-    assert_eq!(a.machine.gate_deadline(), None, "closed before the release is sent");
+    assert_eq!(a.machine.gate_deadline(), None, "the gate closes before the release is sent");
     assert_eq!(a.run(&mut store, 1_000), u64::MAX);
     let record = store.0.clone().expect("is there");
     assert!(record.is_released());
@@ -353,11 +356,11 @@ fn a_process_that_cannot_lead_releases_the_lease_and_pauses() {
     assert!(store.0.as_ref().is_some_and(LeaseRecord::is_released));
     b.machine.set_standby(true);
     b.run_through(&mut store, 250, 3_000);
-    assert_eq!(b.holds(), None, "on standby it takes nothing");
+    assert_eq!(b.holds(), None, "a process on standby does not take the lease");
     a.run_through(&mut store, 200, 5_099);
     assert_eq!(a.holds(), None);
     a.run_through(&mut store, 5_100, 5_400);
-    assert_eq!(a.holds(), Some(2), "it takes a new term, not the one that it gave up");
+    assert_eq!(a.holds(), Some(2), "the term is new, not the one that was given up");
 }
 
 #[test]
@@ -366,22 +369,22 @@ fn a_deposed_process_does_not_mistake_its_own_old_record_for_a_lease() {
     a.expect_write(2_000);
     a.machine.deposed(2_010);
     assert_eq!((a.holds(), a.machine.gate_deadline()), (None, None));
-    // The renewal that was on its way is applied.
+    // The store applies the renewal that was sent before.
     let Some(record) = &mut store.0 else { panic!("is there") };
     record.revision += 1;
     a.machine.was_set(Ok(true), 2_050);
     a.run_through(&mut store, 2_050, 8_000);
     assert_eq!(a.holds(), None);
-    assert_eq!(a.machine.position(), LeasePosition::Following { leader: None }, "it does not follow itself");
+    assert_eq!(a.machine.position(), LeasePosition::Following { leader: None }, "a does not follow itself");
     a.expect_read(8_300);
     a.machine.was_read(Ok(store.0.clone()), 8_300);
     a.expect_write(8_300);
     a.machine.was_set(Err(lost()), 8_400);
     a.expect_read(8_400);
     a.machine.was_read(Ok(store.0.clone()), 8_400);
-    assert_eq!(a.holds(), None, "the record that it reads is of its old term");
+    assert_eq!(a.holds(), None, "the stored record is of the old term of a");
     a.run_through(&mut store, 8_400, 9_000);
-    assert_eq!(a.holds(), Some(2), "after the same time as for any other record");
+    assert_eq!(a.holds(), Some(2), "the old record of a expires like any other");
 }
 
 #[test]

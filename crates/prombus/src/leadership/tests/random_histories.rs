@@ -1,6 +1,6 @@
-//! Random histories of several processes over one lease record: delays, lost requests, lost responses, requests that arrive
-//! long after their sender gave up on them, pauses, kills, stops, clocks that run at different speeds. At every instant at
-//! most one process may lease events, and terms never repeat.
+//! Random histories of several processes that share one lease record, with delays, lost requests, lost responses, requests
+//! that arrive long after their sender has given up, pauses, kills, stops, and clocks that run at different speeds. Checks
+//! that at every instant at most one process has an open leasing gate, and that terms never repeat.
 //!
 //! `PROMBUS_SEED` is the seed of the first history, `PROMBUS_HISTORIES` the number of histories.
 
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 const CALL_TIMEOUT_MS: u64 = 2_000;
 /// The time with faults at the start of a history.
 const FAULTY_MS: u64 = 180_000;
-/// A time without faults at the end, long enough for a takeover: after it one process must lead.
+/// The time without faults at the end of a history. It is long enough for a takeover, so one process must lead at its end.
 const CALM_MS: u64 = 30_000;
 
 struct Random(u64);
@@ -40,9 +40,9 @@ struct Process {
     machine: LeaseMachine,
     /// The offset of the process's steady clock.
     clock_start_ms: u64,
-    /// The speed of the process's steady clock, in thousandths.
+    /// The speed of the process's steady clock, in thousandths of the normal speed.
     clock_speed: u64,
-    /// The call that the process waits for.
+    /// The number of the call that the process waits for.
     call: Option<u64>,
     /// When the process runs next.
     wakes_at: u64,
@@ -63,7 +63,7 @@ struct Request {
     call: u64,
     process: usize,
     step: LeaseStep,
-    /// `None` if the response is lost.
+    /// How long the response travels; `None` if it is lost.
     answer_takes_ms: Option<u64>,
 }
 
@@ -108,7 +108,7 @@ impl Process {
         self.clock_start_ms + now * self.clock_speed / 1_000
     }
 
-    /// The first moment at which the process's clock shows this time.
+    /// Converts a time of the process's clock to the time of the history.
     fn global_ms(&self, local_ms: u64, now: u64) -> u64 {
         if local_ms == u64::MAX {
             return u64::MAX;
@@ -169,7 +169,7 @@ impl History {
         assert!(open.len() <= 1, "at {} {open:?} may lease events", self.now);
     }
 
-    /// A request arrives at the store.
+    /// Makes the store handle a request that has arrived.
     fn apply_request(&mut self, at: usize) {
         let Request { call, process, step, answer_takes_ms, .. } = self.requests.swap_remove(at);
         let answer = match step {
@@ -196,10 +196,10 @@ impl History {
             return false;
         }
         assert!(record.revision > stored.map_or(0, |it| it.revision), "revisions rise");
-        assert!(record.term >= stored.map_or(0, |it| it.term), "terms never fall");
+        assert!(record.term >= stored.map_or(0, |it| it.term), "terms never decrease");
         if !record.is_released() {
             let leader = self.terms.entry(record.term).or_insert_with(|| record.leader_id.clone());
-            assert_eq!(*leader, record.leader_id, "two processes in term {}", record.term);
+            assert_eq!(*leader, record.leader_id, "two processes lead in term {}", record.term);
         }
         self.stored = Some(record);
         true
@@ -274,7 +274,7 @@ impl History {
             5 => process.machine.give_up(self.random.between(0, 3_000), local),
             6 => process.machine.set_standby(self.random.one_in(3)),
             _ => {
-                // The engine of an old term finds the fence of a newer one.
+                // The engine of an old term finds the fence of a newer term in the store.
                 if let LeasePosition::Holding { record, .. } = process.machine.position()
                     && record.term < newest_term
                 {

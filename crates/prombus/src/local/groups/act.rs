@@ -1,4 +1,5 @@
-//! Changes a group: lock, change, record, unlock, follow up, wake. One function does all steps, so none is left out.
+//! Changes a group. One function does all steps of a change, so that none is left out: lock the group, change it, queue the
+//! records of the change, unlock it, do the follow-up work, and wake a member.
 
 use super::cell::{GroupCell, GroupCore};
 use super::dead_letter_queue::DeadLetterQueue;
@@ -8,7 +9,7 @@ use crate::local::record_writer::{RecordWriter, Sending};
 use crate::local::timer::Timer;
 use std::sync::Arc;
 
-/// If a woken member does not pull within this time, the other members are woken.
+/// The other waiting members are woken this long after a member was woken, in case that member does not pull.
 const WAKE_OTHERS_AFTER_MS: Millis = 20;
 
 /// The parts that changes of groups need: the clock, the record writer, the timer, and the queue of dead letters.
@@ -19,17 +20,17 @@ pub(in crate::local) struct GroupRuntime {
     pub(in crate::local) dead_letters: DeadLetterQueue,
 }
 
-/// The work that remains after the group's lock is released.
+/// Work that a change of a group leaves for the time after the group's lock is released.
 #[derive(Clone, Copy, Default)]
 struct FollowUp {
-    /// The number of the last dead letter that was queued.
+    /// The number of the last dead letter that the change queued; `None` if it queued none.
     last_dead_letter: Option<u64>,
-    /// Deliveries wait until records are durable.
+    /// Whether deliveries wait until the records of the change are durable.
     is_urgent: bool,
 }
 
 impl GroupRuntime {
-    /// Changes a group and records the changes. If there is work for a waiting member, wakes the next one.
+    /// Changes a group and records the changes. If there are events to deliver, wakes the next waiting member.
     pub(in crate::local) fn act<T>(
         &self,
         cell: &Arc<GroupCell>,
@@ -57,8 +58,9 @@ impl GroupRuntime {
         (result, follow_up.last_dead_letter)
     }
 
-    /// Repeats `change` until it returns a value. When it returns none and no follow-up work remains, `wait` runs under the same
-    /// lock; if `wait` returns true, this returns `None` and the caller waits. Wakes no member.
+    /// Repeats `change` until it returns a value, and returns the value. If `change` returns `None` and there is no follow-up
+    /// work, calls `wait` before the lock is released. If `wait` returns true, the caller has been registered as a waiter, and
+    /// this returns `None`. Wakes no member.
     pub(in crate::local) fn act_or_wait<T>(
         &self,
         cell: &Arc<GroupCell>,
@@ -83,7 +85,7 @@ impl GroupRuntime {
         }
     }
 
-    /// Changes a group together with its own append, so that no record of another thread comes in between.
+    /// Changes a group with a closure that also appends to the engine. No other thread can append records of groups in between.
     pub(in crate::local) fn act_and_append<T>(
         &self,
         cell: &Arc<GroupCell>,
@@ -104,7 +106,7 @@ impl GroupRuntime {
         result
     }
 
-    /// Wakes the member that has waited longest. If it does not pull, all members are woken a moment later.
+    /// Wakes the member that has waited longest. In case it does not pull, all members are woken a moment later.
     pub(in crate::local) fn wake_next(&self, cell: &Arc<GroupCell>) {
         if cell.waiters.wake_one() {
             self.wake_others_later(cell);
@@ -116,7 +118,8 @@ impl GroupRuntime {
         self.timer.arm(cell, self.clock.steady_ms() + WAKE_OTHERS_AFTER_MS);
     }
 
-    /// Takes the changes, the next timer and the given-up events from the machine, and queues them. Called with the group locked.
+    /// Takes from the machine the changes to record, the time of its next timer and the events that were given up, and passes
+    /// them to the record writer, the timer and the queue of dead letters. Called with the group locked.
     fn write_down(&self, cell: &Arc<GroupCell>, core: &mut GroupCore) -> FollowUp {
         let mut is_urgent = false;
         let changes = core.machine.changes_mut();
@@ -148,7 +151,7 @@ impl GroupRuntime {
         FollowUp { last_dead_letter, is_urgent }
     }
 
-    /// Does the remaining work, without the group's lock.
+    /// Does the follow-up work. Called without the group's lock.
     fn follow_up(&self, cell: &GroupCell, follow_up: FollowUp) {
         if follow_up.is_urgent && !cell.is_deleted() {
             self.records.demand();

@@ -1,4 +1,4 @@
-//! A group: the machine under its lock, and the state that must be reachable without that lock.
+//! A group: the group machine and the lock that guards it, and the state that must be accessible without that lock.
 //!
 //! The machine is changed only through [`GroupRuntime::act`](super::act::GroupRuntime::act), which records the changes and wakes
 //! members; [`GroupCell::inspect`] only reads.
@@ -29,19 +29,20 @@ pub(in crate::local) struct GroupCell {
     pub(in crate::local) changes: RankedMutex<CHANGES, PendingChanges>,
     /// Rate limit of the log line about dead letters that could not be written.
     pub(in crate::local) dead_letter_notice: RankedMutex<LEAF, DeadLetterNotice>,
-    /// When the timer works on this group next; `u64::MAX` for never.
+    /// When the timer has work for this group next; `u64::MAX` if no work is scheduled.
     pub(in crate::local) armed_at: AtomicU64,
     is_deleted: AtomicBool,
-    /// Rises when leases become void: with a seek, and when the group or one of its topics is deleted.
+    /// A number that rises when leases become void: when the group is moved, and when the group or one of its topics is deleted.
     epoch: AtomicU64,
-    /// Since when the group has no members, by the steady clock; `u64::MAX` while it has some.
+    /// The time of the steady clock since which the group has no members; `u64::MAX` while it has members, or if it never
+    /// expires.
     pub(in crate::local) empty_since: AtomicU64,
 }
 
 /// The state that the group's lock guards.
 pub(in crate::local) struct GroupCore {
     pub(in crate::local) machine: Group,
-    /// The topics, indexed by source.
+    /// The topics of the group. The index of a topic is its [`SourceId`].
     pub(in crate::local) topics: Vec<GroupTopic>,
     /// The topics for which it was logged that retention removed events before the group received them.
     pub(in crate::local) logged_missed: HashSet<SourceId>,
@@ -58,7 +59,7 @@ pub(in crate::local) struct GroupCore {
 pub(in crate::local) struct GroupTopic {
     pub(in crate::local) id: TopicId,
     pub(in crate::local) name: Topic,
-    /// The topic was deleted. A later topic of the same name is another source.
+    /// Whether the topic was deleted. A later topic of the same name gets another [`SourceId`].
     pub(in crate::local) is_deleted: bool,
 }
 
@@ -81,7 +82,7 @@ impl GroupCore {
         &self.topics[source.0 as usize]
     }
 
-    /// Removes a deleted topic: none of its events are delivered, and their leases are void.
+    /// Removes a topic that was deleted: its events are not delivered any more, and their leases become void.
     pub(in crate::local) fn drop_source(&mut self, source: SourceId) {
         self.machine.drop_source(source);
         self.topics[source.0 as usize].is_deleted = true;
@@ -152,12 +153,12 @@ impl GroupCell {
         look(&self.core.lock())
     }
 
-    /// The group's lock, only for changes that are recorded, as in `act`.
+    /// Locks the group. Only for code that also records the changes, as `act` does.
     pub(super) fn lock(&self) -> RankedGuard<'_, GROUP, GroupCore> {
         self.core.lock()
     }
 
-    /// Counts a verdict on an event that its sender does not hold.
+    /// Counts a verdict on an event that is not leased to the sender of the verdict.
     pub(in crate::local) fn count_stale(&self) {
         self.core.lock().machine.count_stale();
     }
@@ -178,7 +179,8 @@ impl GroupCell {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Marks that leases became void: leases of earlier epochs must be checked against the machine.
+    /// Starts a new epoch, because leases became void. For a lease of an earlier epoch, the machine must be asked whether it is
+    /// still valid.
     pub(in crate::local) fn raise_epoch(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }

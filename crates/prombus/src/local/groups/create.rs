@@ -14,9 +14,10 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The time that the creator of a group has to join it.
+/// The expiry of a new group begins this long after its creation, so that its creator has time to join.
 const JOIN_MS: Millis = 60_000;
-/// A restored delay is cut to this value, the longest delay that can be requested: the wall clock may have been set back.
+/// The longest delay that can be requested. If a restored delay is longer, the wall clock was set back, and the delay is
+/// shortened to this value.
 const NOT_BEFORE_MAX_MS: i64 = 3_600_000;
 
 /// The result of looking for a group.
@@ -25,7 +26,7 @@ enum Found {
         cell: Arc<GroupCell>,
         created: bool,
     },
-    /// A topic was created since the start position was resolved.
+    /// A topic was created, or the group was deleted, since the start position was resolved. It must be resolved again.
     Outdated,
 }
 
@@ -38,7 +39,7 @@ impl Groups {
     ) -> Result<(Arc<GroupCell>, MemberId, bool), GroupError> {
         loop {
             let (cell, created) = self.find_or_create(spec).await?;
-            // A member that joins a group which another member has just created gets its OK only when the creation is durable.
+            // Another caller may have just created the group: wait until its creation is durable.
             poll_fn(|context| self.commits.poll_durable(cell.creation_commit, context)).await?;
             self.commits.check_open()?;
             let id = self.runtime.act(&cell, |core, _| {
@@ -48,7 +49,7 @@ impl Groups {
                 cell.empty_since.store(u64::MAX, Ordering::Release);
                 id
             });
-            // The group may have been deleted in between: because it had no members for too long, or on request.
+            // If the group was deleted before the member joined, try again.
             if !cell.is_deleted() {
                 return Ok((cell, id, created));
             }
@@ -65,7 +66,8 @@ impl Groups {
         }
     }
 
-    /// Appends all earlier publishes, including those that wait for room, because `latest` means after all of them.
+    /// For the start position `latest`: appends all earlier publishes, including those that wait for room, because the group
+    /// starts after all of them.
     pub(super) async fn append_earlier_publishes(&self, start: Start) -> Result<(), GroupError> {
         if let Start::Latest = start {
             let append = || Ok(if self.publish_line.append_line() { Tried::Done(()) } else { Tried::Busy });
@@ -131,12 +133,12 @@ impl Groups {
             ..Restored::default()
         });
         self.registry.add_group(&cell, &topics, restored, &creation);
-        // The client that creates the group may disconnect before it joins.
+        // Starts the expiry now, because the client that creates the group may disconnect before it joins.
         self.start_expiry(&cell, self.runtime.clock.steady_ms().saturating_add(JOIN_MS));
         Ok(Tried::Done(Found::Group { cell, created: true }))
     }
 
-    /// Restores the groups that the engine has stored.
+    /// Restores the groups from the state that the engine has stored.
     pub(in crate::local) fn restore(&self, states: Vec<GroupState>) -> Result<(), OpenError> {
         let mut creation = self.registry.creation();
         let clock = &self.runtime.clock;
@@ -156,13 +158,13 @@ impl Groups {
                     settled: progress.settled,
                     attempts: attempts.collect(),
                     leased_to: progress.leased_to,
-                    // Events that are published after the restart were not delivered before it.
+                    // Only events that existed before the restart may have been delivered before it.
                     restarted_to: progress.leased_to.min(self.engine.last_seq(*id)),
                 }
             });
             let restored: Vec<Restored> = restored.collect();
             self.registry.add_group(&cell, &topics, restored.into_iter(), &creation);
-            // Applies retention from before the restart.
+            // Retention may have removed events that the group had not settled before the restart.
             for (source, id) in cell.sources() {
                 self.cut_group(&cell, source, self.engine.retained_from(id));
             }

@@ -1,4 +1,5 @@
-//! The queue of events that groups gave up, for the worker that writes their dead letters; also wakes and stops the worker.
+//! The queue of events that groups have given up. A worker thread takes them and writes their dead letters; the queue also
+//! wakes and stops the worker.
 
 use super::cell::GroupCell;
 use crate::delivery::GiveUp;
@@ -14,7 +15,7 @@ pub(in crate::local) struct DeadLetterQueue {
     queue: RankedMutex<LEAF, VecDeque<(Arc<GroupCell>, GiveUp)>>,
     worker: Mutex<Worker>,
     changed: Condvar,
-    /// In a bus without threads: does the worker's work on the calling thread.
+    /// Set in a bus without threads: writes the dead letters on the calling thread.
     without_worker: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -25,7 +26,7 @@ struct Worker {
 }
 
 impl DeadLetterQueue {
-    /// Configures a bus without threads: `work` runs on the thread that gives an event up.
+    /// For a bus without threads: sets the function that writes dead letters. It runs on the thread that gives up an event.
     pub(in crate::local) fn work_without_thread(&self, work: impl Fn() + Send + Sync + 'static) {
         let _ = self.without_worker.set(Box::new(work));
     }
@@ -43,7 +44,7 @@ impl DeadLetterQueue {
         self.queue.lock().pop_front()
     }
 
-    /// Starts the writing of new dead letters. Called without locks.
+    /// Wakes the worker, or writes the dead letters if there is no worker. Called without locks.
     pub(super) fn work(&self) {
         match self.without_worker.get() {
             Some(work) => work(),
@@ -57,7 +58,7 @@ impl DeadLetterQueue {
         self.changed.notify_one();
     }
 
-    /// Ends the worker thread after the dead letter that it is writing.
+    /// Makes the worker thread end after the dead letter that it is writing.
     pub(in crate::local) fn stop(&self) {
         self.worker.lock().is_stopped = true;
         self.changed.notify_all();

@@ -20,7 +20,8 @@ impl Groups {
         Ok(())
     }
 
-    /// Deletes a group. With `empty_since`, only if no member has joined since then.
+    /// Deletes a group. If `empty_since` is set, deletes it only if it has had no members since that time. Returns
+    /// the commit of the deletion.
     pub(super) fn try_delete(
         &self,
         cell: &Arc<GroupCell>,
@@ -37,7 +38,7 @@ impl Groups {
         empty_since: Option<Millis>,
         creation: &Creation,
     ) -> Result<Tried<u64>, GroupError> {
-        // A member joins under this lock, and checks afterwards whether the group still exists.
+        // This lock excludes joins. A member that joins afterwards finds that the group is deleted.
         let core = cell.lock();
         let is_wanted = empty_since.is_some_and(|seen| {
             core.machine.member_count() > 0 || cell.empty_since.load(Ordering::Acquire) != seen

@@ -1,4 +1,5 @@
-//! Futures that wait until a group's records are durable.
+//! Tells when the records of a group are durable, for tickets that wait for them. The records of a group are
+//! numbered; the number is called the generation.
 
 use super::act::GroupRuntime;
 use super::cell::GroupCell;
@@ -36,7 +37,7 @@ impl Durability for GroupRecords {
         if !waiters.wait_for_generation(generation, context.waker()) {
             return Poll::Ready(Ok(()));
         }
-        // Checked after the waker is registered.
+        // Checked after the waker is registered, so that a failure in between is not missed.
         match self.commits.unavailable().cloned().or_else(|| self.commits.suspended()) {
             Some(reason) => Poll::Ready(Err(reason)),
             None if waiters.is_refused(generation) => Poll::Ready(Err(Unavailable::StorageFull)),
@@ -45,12 +46,14 @@ impl Durability for GroupRecords {
     }
 }
 
-/// Tells when a verdict that gave up an event is durable: when the dead letter, which a worker writes, is durable.
+/// Tells when a verdict that gave up an event is durable, that is, when the event's dead letter is durable, which
+/// another thread writes.
 pub(in crate::local) struct DeadLetterRecords {
     pub(in crate::local) records: Arc<GroupRecords>,
     /// The number of the dead letter.
     pub(in crate::local) dead_letter: u64,
-    /// The generation of the record; zero until the dead letter was processed.
+    /// The generation of the record that settles the event; zero until the dead letter was written, postponed or
+    /// dropped.
     pub(in crate::local) generation: AtomicU64,
 }
 
@@ -63,7 +66,7 @@ impl Durability for DeadLetterRecords {
                 if cell.is_deleted() {
                     return Poll::Ready(Ok(()));
                 }
-                // Checked after the waker is registered.
+                // Checked after the waker is registered, so that a failure in between is not missed.
                 let commits = &self.records.commits;
                 return match commits.unavailable().cloned().or_else(|| commits.suspended()) {
                     Some(reason) => Poll::Ready(Err(reason)),

@@ -1,4 +1,4 @@
-//! `group_expire_ms` and `expireMs`: the deletion of groups that have no members for that time.
+//! Deletes groups that have had no members for a certain time: `expireMs` of the group, or else the setting `group_expire_ms`.
 
 use super::cell::GroupCell;
 use super::{Groups, Tried};
@@ -7,7 +7,7 @@ use crate::delivery::Millis;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The wait before a group that could not be deleted is retried.
+/// The wait before the deletion of a group is tried again if it failed.
 const EXPIRE_RETRY_MS: Millis = 1_000;
 
 impl Groups {
@@ -16,7 +16,8 @@ impl Groups {
         cell.spec.expire_ms.or(self.expire_ms)
     }
 
-    /// Records that a group has no members from this time on, and starts its expiry.
+    /// Records that a group has no members from this time on, and schedules its deletion. Does nothing if the group never
+    /// expires.
     pub(in crate::local) fn start_expiry(&self, cell: &Arc<GroupCell>, now: Millis) {
         if let Some(after) = self.expires_after(cell) {
             cell.empty_since.store(now, Ordering::Release);
@@ -24,7 +25,7 @@ impl Groups {
         }
     }
 
-    /// Deletes a group that had no members for too long. Returns whether it is deleted.
+    /// Deletes a group if it has had no members for too long. Returns whether it is deleted.
     pub(super) fn expire(&self, cell: &Arc<GroupCell>, now: Millis) -> bool {
         let Some(after) = self.expires_after(cell) else { return false };
         let empty_since = cell.empty_since.load(Ordering::Acquire);
@@ -55,7 +56,8 @@ impl Groups {
         }
     }
 
-    /// The timer's work on one group: expired leases, delays that are over, and the expiry of the group.
+    /// Does the work of the timer for one group: handles expired leases and delays that have ended, and deletes the group if it
+    /// has expired.
     pub(in crate::local) fn advance_timers(&self, cell: &Arc<GroupCell>, now: Millis) {
         if self.expire(cell, now) {
             return;
@@ -65,7 +67,7 @@ impl Groups {
             cell.waiters.grant_new_events(&mut core.machine);
             core.machine.has_work()
         });
-        // Expired leases have made room.
+        // Leases that expired have made room in the windows of members.
         cell.waiters.wake_windows(None);
         if has_work {
             // A member that was woken before may have stopped waiting, so all members are woken.

@@ -21,7 +21,7 @@ struct Oldest {
     seq: u64,
 }
 
-/// The parts of a group's description that need the group's lock.
+/// The part of a group's description that was collected under the group's lock.
 struct Described {
     info: GroupInfo,
     /// The oldest unsettled event of each topic.
@@ -34,7 +34,7 @@ struct Described {
 }
 
 impl Groups {
-    /// The event at the floor of a group; `None` when the group does not exist.
+    /// The event at the floor of a group; `None` if the group does not exist.
     pub(in crate::local) async fn cursor(
         &self,
         subscription: &str,
@@ -47,7 +47,8 @@ impl Groups {
         });
         let mut newest: Option<EventHead> = None;
         for (topic, floor) in floors.into_iter().filter(|&(_, floor)| floor > 0) {
-            // For several topics: the floor event with the latest commit time.
+            // If the group reads several topics: the event with the latest commit time, among the events at the
+            // floors of the topics.
             if let Some(head) = known_head(self.engine.head_at_or_after(topic, floor).await, floor)?
                 && newest.is_none_or(|newest| head.commit_ms >= newest.commit_ms)
             {
@@ -66,7 +67,7 @@ impl Groups {
         cells.iter().map(|cell| self.info(cell, LEASES_LISTED_MAX, may_block)).collect()
     }
 
-    /// Those of these groups that exist, without their leases.
+    /// Describes these groups, without their leases. Groups that do not exist are left out.
     pub(in crate::local) fn infos_by_name(
         &self,
         names: &[(String, String)],
@@ -148,7 +149,8 @@ impl Groups {
 
     fn describe(&self, cell: &Arc<GroupCell>, leases_max: usize) -> Described {
         self.runtime.act(cell, |core, now| {
-            // This includes events that were stored before a restart and that no member has pulled since.
+            // Tells the machine of new events first. Without that, it would not know of events that no member has
+            // pulled since a restart.
             cell.waiters.grant_new_events(&mut core.machine);
             core.machine.advance(now);
             let mut topics = Vec::new();
@@ -201,7 +203,8 @@ fn leases(core: &GroupCore, leases_max: usize) -> Vec<(Position, Unsettled)> {
     leased
 }
 
-/// The event at exactly this seq, if it exists and is readable. Lists for operators must work while the disk fails.
+/// The event with exactly this seq, if it exists and is readable. An unreadable event is not an error, because lists
+/// for operators must work while the disk fails.
 fn known_head(found: Result<Option<EventHead>, ReadError>, seq: u64) -> Result<Option<EventHead>, ReadError> {
     match found {
         Ok(head) => Ok(head.filter(|head| head.seq == seq)),
@@ -212,7 +215,7 @@ fn known_head(found: Result<Option<EventHead>, ReadError>, seq: u64) -> Result<O
     }
 }
 
-/// The number of deliveries in flight, by member name.
+/// The number of deliveries in flight (leased events), by member name.
 fn in_flight_by_name(core: &GroupCore) -> BTreeMap<String, usize> {
     let mut by_name = BTreeMap::new();
     for (&id, name) in &core.names {

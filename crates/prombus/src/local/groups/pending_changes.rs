@@ -1,4 +1,5 @@
-//! Changes of a group that are not written yet, and the generations that identify their durability.
+//! Changes of a group that are not in a record yet. The records of a group are numbered with *generations*: a change
+//! is durable when the record of its generation is.
 
 use crate::clock::Clock;
 use crate::delivery::{AttemptsChange, Changes, SourceId};
@@ -8,19 +9,20 @@ use std::collections::{BTreeMap, HashSet};
 /// Changes of a group that are not in a record yet.
 pub(in crate::local) struct PendingChanges {
     changes: Changes,
-    /// The generation of the next record.
+    /// The generation of the next record, which will contain the pending changes.
     generation: u64,
-    /// The group is in the record writer's queue.
+    /// Whether the group is in the record writer's queue.
     pub(in crate::local) is_queued: bool,
-    /// The topics, indexed by source.
+    /// The topics of the group. The index of a topic is its [`SourceId`].
     topics: Vec<TopicId>,
 }
 
 /// A record that was appended or is about to be, and is not durable yet.
 pub(in crate::local) struct RecordInFlight {
-    /// The generation that is durable with this record.
+    /// The generation that becomes durable with this record.
     pub(in crate::local) generation: u64,
-    /// Members may wait for the record: for a failed event to become available, or for a lease mark.
+    /// Whether members may wait for the record: before a failed event is delivered again, its attempts must be
+    /// durable; before an event is leased, a lease mark (the seq up to which events may be leased) must be durable.
     pub(in crate::local) wakes_members: bool,
 }
 
@@ -59,19 +61,20 @@ impl PendingChanges {
         if self.changes.is_empty() { self.generation - 1 } else { self.generation }
     }
 
-    /// Starts a new generation, whose record the caller writes. Returns its number.
+    /// Assigns the current generation to a record that the caller writes, and begins the next one. Returns the
+    /// generation of the record.
     pub(in crate::local) fn begin_generation(&mut self) -> u64 {
         self.generation += 1;
         self.generation - 1
     }
 
-    /// Cancels the newest generation, because it got no record.
+    /// Takes back the generation that was assigned last, because its record was not written.
     pub(in crate::local) fn cancel_generation(&mut self, generation: u64) {
         debug_assert_eq!(self.generation, generation + 1, "no later generation was begun");
         self.generation = generation;
     }
 
-    /// Makes a record of all pending changes.
+    /// Makes a record of all pending changes; `None` if there are none.
     pub(in crate::local) fn take_record(
         &mut self,
         group: u32,
@@ -104,7 +107,7 @@ impl PendingChanges {
             let (steady, wall) = (clock.steady_ms(), clock.wall_ms());
             let mut seen = HashSet::new();
             for &AttemptsChange { position, attempts, not_before, reason } in changes.attempts.iter().rev() {
-                // Only the newest change of each event counts.
+                // The list is read from its end, and only the newest change of each event counts.
                 if seen.insert(position) {
                     let progress = topics.entry(position.source).or_insert_with(|| topic(position.source));
                     let not_before_ms = match not_before.saturating_sub(steady) {

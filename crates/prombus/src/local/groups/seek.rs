@@ -1,4 +1,5 @@
-//! Moves groups: SEEK, a takeover by one member, and retention that removed events a group had not settled.
+//! Moves groups to other positions: because of a SEEK, because a member takes the group over, or because retention removed
+//! events that the group had not settled.
 
 use super::cell::GroupCell;
 use super::durable_ticket::GroupRecords;
@@ -16,14 +17,14 @@ use std::sync::Arc;
 /// The target of a move.
 enum SeekTo {
     Start(ResolvedStart),
-    /// The group's own floor, with only one member remaining.
+    /// The group's own floor. Only this member remains in the group.
     Floor {
         only: MemberId,
     },
 }
 
 impl Groups {
-    /// Moves a group. Resolves when that is durable.
+    /// Moves a group to a start position. Resolves when that is durable.
     pub(in crate::local) async fn seek(
         &self,
         subscription: &str,
@@ -37,7 +38,7 @@ impl Groups {
             let ids: Vec<TopicId> = cell.sources().into_iter().map(|(_, id)| id).collect();
             let to = SeekTo::Start(ResolvedStart::resolve(&*self.engine, &ids, to).await?);
             let sought = with_room(&self.commits, || self.try_seek(&cell, &to)).await?;
-            // If a topic was created since the start position was resolved, it is resolved again.
+            // `None`: a topic was created since the start position was resolved, so it must be resolved again.
             if let Some(generation) = sought {
                 return self.durable(&cell, generation).await;
             }
@@ -62,14 +63,15 @@ impl Groups {
         Ok(())
     }
 
-    /// Moves a group; `None` when a topic was created since the start position was resolved.
+    /// Moves a group, and returns the generation of the record. Returns `None` if a topic was created since the start position
+    /// was resolved.
     fn try_seek(&self, cell: &Arc<GroupCell>, to: &SeekTo) -> Result<Tried<Option<u64>>, GroupError> {
         self.commits.check_open()?;
         if cell.is_deleted() {
             return Err(GroupError::Deleted);
         }
         let _deferred = DeferredWakes::enter();
-        // Under this lock no topic is added to the group, and no older record of this group is written after the seek's record.
+        // While this lock is held, no topic is added to the group.
         let _creation = self.registry.creation();
         let (sources, ids): (Vec<SourceId>, Vec<TopicId>) = cell.sources().into_iter().unzip();
         let floors = match to {
@@ -88,7 +90,7 @@ impl Groups {
                 floors: ids.iter().copied().zip(floors.iter().copied()).collect(),
             };
             let records = vec![record, mark_record(cell.number, &ids, &floors)];
-            // The group's earlier changes are written before the seek's record.
+            // This writes the group's earlier changes before the record of the move.
             let generation = self.runtime.records.append_last(sending, &[], (records, cell), true)?;
             for (source, floor) in sources.into_iter().zip(floors) {
                 core.machine.seek(source, floor);
@@ -97,7 +99,7 @@ impl Groups {
             if let SeekTo::Floor { only } = to {
                 let others = core.machine.members().filter(|other| other != only);
                 for other in others.collect::<Vec<_>>() {
-                    // The seek has voided its leases.
+                    // `seek` has voided the leases of the member, so no event is redelivered because it leaves.
                     core.machine.leave(other, self.runtime.clock.steady_ms());
                     core.forget_member(other);
                 }
@@ -117,12 +119,12 @@ impl Groups {
         Ok(Tried::Done(Some(generation)))
     }
 
-    /// Applies retention to a group: if it has not settled the events below `first_seq`, it continues at the oldest kept event.
+    /// Applies retention to a group: if it has not settled all events below `first_seq`, it continues at `first_seq`.
     pub(in crate::local) fn cut_group(&self, cell: &Arc<GroupCell>, source: SourceId, first_seq: u64) {
         let (missed, topic, is_first) = self.runtime.act(cell, |core, _| {
             cell.waiters.grant_new_events(&mut core.machine);
             let missed = core.machine.cut(source, first_seq);
-            // Logged only once, because a group that lags would be logged with every cut.
+            // Logged only the first time, because a group that lags behind loses events whenever retention is applied.
             let is_first = missed > 0 && core.logged_missed.insert(source);
             (missed, core.topic(source).name.clone(), is_first)
         });

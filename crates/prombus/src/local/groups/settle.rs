@@ -11,8 +11,8 @@ use prombus_protocol::limits::MAX_REASON_BYTES;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// Applies verdicts, with one outcome each. The ticket resolves when they are durable. If a lease cannot be extended because
-/// another process may have leased the event, the extension is stale and the ticket fails.
+/// Applies verdicts, and appends the outcome of each to `outcomes`. The ticket resolves when they are durable. If a lease
+/// must not be extended, because another process may have leased the event, the outcome is `Stale` and the ticket fails.
 pub(in crate::local) fn settle(
     groups: &Groups,
     records: &Arc<GroupRecords>,
@@ -102,7 +102,8 @@ fn short_reason(text: &str) -> &str {
 }
 
 impl Groups {
-    /// Settles an event by its id, on behalf of its last holder. Resolves when that is durable.
+    /// Applies a verdict to the event with this id, as if the member that last held its lease had sent it. Resolves when
+    /// that is durable.
     pub(in crate::local) async fn settle_by_id(
         &self,
         subscription: &str,
@@ -127,7 +128,7 @@ impl Groups {
             let verdicts = [(position, verdict)];
             let ticket = settle(self, &records, &cell, Sender::LastHolder, &verdicts, &mut outcomes);
             if outcomes[0] == SettleOutcome::Stale {
-                // Another topic may have the same id, if publishers chose it.
+                // Another topic of the group may have an event with the same id, if publishers chose the id.
                 continue;
             }
             ticket.await?;

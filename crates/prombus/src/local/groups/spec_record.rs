@@ -1,4 +1,5 @@
-//! The specification of a group: its stored form, and the check against the one that a member asks for.
+//! The specification of a group (its topics, its filter and its expiry): the records that store it, and the check that a member
+//! which joins asks for the same one.
 
 use super::cell::patterns;
 use crate::backend::GroupSpec;
@@ -7,8 +8,8 @@ use crate::engine::{GroupProgress, GroupState, StateRecord, TopicId};
 use crate::error::GroupError;
 use prombus_protocol::{Filter, GroupName, Pattern, Start};
 
-/// The records that create a group: the group itself, and its first lease marks, so that the first pull does not wait for another
-/// commit.
+/// The records that create a group: the group itself, and its first lease marks. A *lease mark* is the seq up to which events may
+/// be leased; it must be durable before they are. With these marks the first pull need not wait for another commit.
 pub(super) fn creation_records(
     number: u32,
     spec: &GroupSpec,
@@ -29,7 +30,7 @@ pub(super) fn creation_records(
     [made, mark_record(number, topics, floors)]
 }
 
-/// The first lease mark of a group that starts after a seq.
+/// The first lease mark in a topic in which the group starts after this seq.
 pub(super) fn first_mark(floor: u64) -> u64 {
     floor.saturating_add(MARK_AHEAD)
 }
@@ -66,7 +67,7 @@ pub(super) fn spec_of(state: &GroupState) -> Result<GroupSpec, String> {
     })
 }
 
-/// Fails if the topics or the filter differ, because all members of a group share them.
+/// Returns an error if the topics or the filter differ, because they must be the same for all members of a group.
 pub(super) fn check_conflict(known: &GroupSpec, asked: &GroupSpec) -> Result<(), GroupError> {
     let sorted = |spec: &GroupSpec| {
         let mut topics: Vec<String> = patterns(spec).map(|pattern| pattern.as_str().to_owned()).collect();

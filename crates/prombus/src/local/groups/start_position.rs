@@ -1,7 +1,7 @@
-//! Resolves where a group starts: for each form of `from`, the seqs after which it begins, by topic.
+//! Resolves where a group starts: converts each form of `from` to one floor per topic, the seq after which the group starts.
 //!
-//! This needs lookups, which may be pending. So it is done before the creation lock is taken, and the caller checks under the
-//! lock that no topic was created in between.
+//! This needs lookups, which may have to wait. So it is done before the creation lock is taken; when the caller holds the lock,
+//! it checks that no topic was created in between.
 
 use crate::backend::event_id_of;
 use crate::engine::{Engine, EventHead, EventId, TopicId};
@@ -9,7 +9,8 @@ use crate::error::ReadError;
 use prombus_protocol::{Start, Uuid};
 use std::collections::HashMap;
 
-/// A gap is searched among at most this many events with publisher-chosen ids. If there are more, a gap is assumed.
+/// The maximum number of consecutive events with publisher-chosen ids among which a gap is searched. If there are more, a gap
+/// is assumed.
 const GAP_SEARCH_MAX: u64 = 1_000;
 /// The maximum number of events that are examined to find the position of a removed event. More are needed only if publishers
 /// chose nearly all ids.
@@ -19,7 +20,7 @@ const HEADS_MAX: u32 = 10_000;
 #[derive(Clone, Debug)]
 pub(in crate::local) enum ResolvedStart {
     Earliest,
-    /// The group already existed, so no start position is needed.
+    /// The group existed already, so no start position was resolved.
     NotNeeded,
     /// The floors of the topics that existed at the time of the lookups.
     Floors(HashMap<TopicId, u64>),
@@ -34,7 +35,7 @@ impl ResolvedStart {
     ) -> Result<Self, ReadError> {
         let floors = match start {
             Start::Earliest => return Ok(Self::Earliest),
-            // This includes events that were published before and are not durable yet.
+            // After all events that were published before, including those that are not durable yet.
             Start::Latest => {
                 let mut floors = HashMap::with_capacity(topics.len());
                 for &topic in topics {
@@ -54,9 +55,10 @@ impl ResolvedStart {
         Ok(Self::Floors(floors))
     }
 
-    /// The floors of these topics; `None` when one of them has events and did not exist at the time of the lookups.
+    /// The floors of these topics. `None` if a topic that did not exist at the time of the lookups has events: then the start
+    /// position must be resolved again.
     pub(in crate::local) fn floors(&self, engine: &dyn Engine, topics: &[TopicId]) -> Option<Vec<u64>> {
-        // Every start position is after the events that retention removed.
+        // A group never starts at an event that retention has removed.
         let removed = |topic: TopicId| engine.retained_from(topic).saturating_sub(1);
         let floor = |&topic: &TopicId| match self {
             Self::Earliest => Some(removed(topic)),
@@ -104,7 +106,8 @@ async fn floors_after_id(
     Ok(floors)
 }
 
-/// The topic of an event, and its seq. If the event was removed: the seq before the gap that it left.
+/// The topic and the seq of the event with this id. If the event was removed: the topic, and the seq before the gap that it
+/// left. `None` if neither is found.
 async fn place_of_id(
     engine: &dyn Engine,
     topics: &[TopicId],
@@ -124,15 +127,15 @@ async fn place_of_id(
     Ok(None)
 }
 
-/// The seq before the gap that a cleaned event left; `None` without such a gap.
+/// The seq before the gap that a removed event with this id left in a topic; `None` if there is no such gap.
 async fn gap_of(engine: &dyn Engine, topic: TopicId, id: EventId) -> Result<Option<u64>, ReadError> {
     if !engine.is_own_id(id) {
         return Ok(None);
     }
     let last_seq = engine.last_seq(topic);
     let first = engine.first_seq(topic).await?.unwrap_or(last_seq + 1);
-    // Ids that the engine generated rise with the seqs. All such ids below `low` are at most `id`, and those from `high` on are
-    // greater.
+    // Binary search: ids that the engine generated rise with the seqs. At seqs below `low`, such ids are at most `id`; at
+    // `high` and above, they are greater.
     let (mut low, mut high) = (first, last_seq + 1);
     let mut lookups_left = HEADS_MAX;
     while low < high {

@@ -1,5 +1,6 @@
-//! The waiters of a group: members that wait for events or for room in their window, and callers that wait for a generation of
-//! records. Commits access them without the group's lock.
+//! The waiters of a group: members that wait for events or for room in their window (the number of events that a member may
+//! hold), and callers that wait until a generation (a numbered record of the group) is durable. Commits notify the waiters
+//! without taking the group's lock.
 
 use super::pending_changes::RecordInFlight;
 use crate::deferred_wakes::wake;
@@ -14,23 +15,24 @@ pub(in crate::local) struct Waiters {
     lists: RankedMutex<WAITERS, Lists>,
     /// The newest generation of records that is durable.
     durable: AtomicU64,
-    /// The oldest generation whose record found no space on the disk; `u64::MAX` for none.
+    /// The oldest generation whose record was refused because the disk is full; `u64::MAX` if there is none.
     refused_from: AtomicU64,
-    /// The number of dead letters that were written, postponed or dropped, in the order in which they were queued.
+    /// The number of dead letters that were processed: written, postponed or dropped. They are processed in the order in which
+    /// they were queued.
     dead_letters_done: AtomicU64,
 }
 
 #[derive(Default)]
 struct Lists {
-    /// The newest durable seq, by source.
+    /// The newest durable seq of each topic, indexed by [`SourceId`].
     newest: Vec<u64>,
-    /// Sources whose newest seq was not passed to the machine yet.
+    /// Topics whose newest seq has changed since it was last passed to the machine.
     changed: Vec<SourceId>,
-    /// By source: whether it is in `changed`.
+    /// For each topic: whether it is in `changed`.
     is_changed: Vec<bool>,
     /// Members that found no events, in the order of their turns: the one that has waited longest is first.
     for_events: VecDeque<WaitingMember>,
-    /// The newest turn that was assigned to a member.
+    /// The highest turn that was assigned to a member.
     newest_turn: u64,
     /// Members whose window is full, that are paused, or that wait for the leasing gate to open.
     for_window: Vec<(MemberId, Waker)>,
@@ -70,8 +72,8 @@ impl Waiters {
         self.durable.load(Ordering::Acquire)
     }
 
-    /// Records that a topic has durable events up to this seq. Called by commits. Returns the waker of the member that has waited
-    /// longest, which the caller must call, and whether other members still wait.
+    /// Records that a topic has durable events up to this seq. Called after each commit. Returns the waker of the member that has
+    /// waited longest, if any, which the caller must call; and whether other members still wait.
     pub(in crate::local) fn notice(&self, source: SourceId, newest_seq: u64) -> (Option<Waker>, bool) {
         let mut lists = self.lists.lock();
         let at = source.0 as usize;
@@ -86,7 +88,7 @@ impl Waiters {
         (woken, !lists.for_events.is_empty())
     }
 
-    /// Passes the events that became durable since the last call to the machine.
+    /// Tells the machine which events have become durable since the last call.
     pub(in crate::local) fn grant_new_events(&self, machine: &mut Group) {
         let mut lists = self.lists.lock();
         while let Some(source) = lists.changed.pop() {
@@ -96,9 +98,9 @@ impl Waiters {
         }
     }
 
-    /// Queues a member after those that already wait. The member keeps its `turn` until it has received an event, so a member
-    /// that was woken in vain does not lose its place. Returns false if the member must look again, because an event arrived or a
-    /// record became durable in between. `durable` is the durable generation that the member saw.
+    /// Adds a member to the queue of members that wait for events. The member keeps its `turn` until it has received an event, so
+    /// if it was woken in vain, it does not lose its place. Returns false if the member must look for events again, because an
+    /// event or a record has become durable since it looked. `durable` is the durable generation at the time when it looked.
     pub(in crate::local) fn wait_for_events(
         &self,
         member: MemberId,
@@ -107,7 +109,8 @@ impl Waiters {
         waker: &Waker,
     ) -> bool {
         let mut lists = self.lists.lock();
-        // A record that becomes durable after this check finds the member in the queue, because it takes the same lock.
+        // If a record becomes durable after this check, `record_durable` finds the member in the queue, because it takes the same
+        // lock.
         if !lists.changed.is_empty() || self.durable_generation() != durable {
             return false;
         }
@@ -125,7 +128,8 @@ impl Waiters {
         true
     }
 
-    /// Registers a member that waits for room in its own window. Called with the group locked, so no settlement comes in between.
+    /// Registers a member that waits for room in its own window. Called with the group locked, so that no settlement makes room
+    /// before the member is registered.
     pub(in crate::local) fn wait_for_window(&self, member: MemberId, waker: &Waker) {
         let mut lists = self.lists.lock();
         match lists.for_window.iter_mut().find(|(waiter, _)| *waiter == member) {
@@ -134,7 +138,7 @@ impl Waiters {
         }
     }
 
-    /// Wakes members whose window may have room: this one, or all.
+    /// Wakes members whose window may have room: the given member, or all if `member` is `None`.
     pub(in crate::local) fn wake_windows(&self, member: Option<MemberId>) {
         let mut lists = self.lists.lock();
         if lists.for_window.is_empty() {
@@ -192,14 +196,14 @@ impl Waiters {
         }
         let mut woken = take_due(&mut lists.for_generation, |generation| generation <= record.generation);
         if record.wakes_members {
-            // Wakes all members: one that has stopped waiting must not keep the events from the others.
+            // Wakes all members, in case the first one has stopped waiting.
             woken.extend(lists.for_events.drain(..).map(|waiting| waiting.waker));
         }
         drop(lists);
         woken.into_iter().for_each(wake);
     }
 
-    /// Reports that a record found no space, to callers that wait for it or for a later one.
+    /// Reports that a record was refused because the disk is full. Callers that wait for it, or for a later one, fail.
     pub(in crate::local) fn record_refused(&self, record: &RecordInFlight) {
         if record.generation == 0 || self.refused_from.load(Ordering::Acquire) <= record.generation {
             return;
@@ -209,17 +213,17 @@ impl Waiters {
         woken.into_iter().for_each(wake);
     }
 
-    /// Reports that the group's records found space again.
+    /// Reports that a record of the group was accepted again after a refusal.
     pub(in crate::local) fn records_accepted(&self) {
         self.refused_from.store(u64::MAX, Ordering::Release);
     }
 
-    /// Whether the record of a generation waits for space on the disk.
+    /// Whether the record of a generation cannot be written at present, because the disk is full.
     pub(in crate::local) fn is_refused(&self, generation: u64) -> bool {
         generation >= self.refused_from.load(Ordering::Acquire)
     }
 
-    /// Registers a waker for a generation. Returns false when the generation is already durable.
+    /// Registers a waker that is called when a generation is durable. Returns false if it is durable already.
     pub(in crate::local) fn wait_for_generation(&self, generation: u64, waker: &Waker) -> bool {
         if self.durable_generation() >= generation {
             return false;
@@ -241,7 +245,8 @@ impl Waiters {
         woken.into_iter().for_each(wake);
     }
 
-    /// Registers a waker for the dead letter with this number. Returns false when it was already processed.
+    /// Registers a waker that is called when the dead letter with this number was processed. Returns false if it was processed
+    /// already.
     pub(in crate::local) fn wait_for_dead_letter(&self, dead_letter: u64, waker: &Waker) -> bool {
         if self.dead_letters_done.load(Ordering::Acquire) >= dead_letter {
             return false;

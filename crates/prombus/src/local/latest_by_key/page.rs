@@ -1,4 +1,4 @@
-//! A page of the newest events of keys: selects them from the map, and reads them.
+//! Builds a page of a query for the newest events of keys: selects the events with the map, and reads them.
 
 use super::{Fold, LatestByKey, TopicState};
 use crate::backend::{EventBatch, EventPosition, Keys, LatestPage, LatestQuery, PullLimit};
@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 /// Seqs that are at most this far apart are read in one scan.
 const GAP_MAX: u64 = 64;
-/// Events in memory are read on the calling thread if a page has at most this many.
+/// If a page has at most this many events, and all are in memory, they are read on the calling thread.
 const QUICK_EVENTS_MAX: usize = 64;
 
 impl LatestByKey {
-    /// The newest events of keys. Files are read off the async threads. A few events that are in memory are read on the calling
-    /// thread, which is the usual case of a query for one key.
+    /// Returns the newest events of keys. Usually, as for a query of one key, only a few events are read and they are in
+    /// memory: then they are read on the calling thread. Files are read on threads that may be blocked.
     pub(in crate::local) async fn latest(
         self: &Arc<Self>,
         id: TopicId,
@@ -95,7 +95,7 @@ struct PageRead {
 }
 
 impl PageRead {
-    /// Brings the map up to date and selects the events.
+    /// Runs the fold, which brings the map up to date, and selects the events of the page.
     async fn after(fold: Fold, query: &LatestQuery) -> Result<Self, ReadError> {
         fold.run().await?;
         let picked = Picked::new(&fold.map.state.lock(), query);
@@ -111,7 +111,7 @@ impl PageRead {
         })
     }
 
-    /// Whether [`run`](Self::run) takes only microseconds: it reads few events, and they are in memory.
+    /// Whether [`run`](Self::run) may run on any thread: it reads few events, and they are in memory.
     fn is_quick(&self) -> bool {
         let seqs = &self.picked.seqs;
         // If an event is in memory, so are all later ones.

@@ -1,14 +1,14 @@
-//! The minimum age of the events of a topic, by a clock that never goes back.
+//! Determines which events of a topic have at least a certain age, by the steady clock, which never goes back.
 //!
-//! Commit times come from the wall clock and never decrease. If the wall clock jumps forward and back, commit times stand still
-//! until the clock has caught up, and meanwhile say nothing about an event's age. So the newest seq is sampled from time to time:
-//! an event that existed when a sample was taken is at least as old as the sample. Samples are in memory only and start over
-//! after a restart.
+//! Commit times come from the wall clock and never decrease. If the wall clock jumps forward and back, new events get the same
+//! commit time until the clock has caught up, and that time says nothing about their age. So the newest seq is sampled from time
+//! to time: an event that existed when a sample was taken is at least as old as the sample. Samples are in memory only and start
+//! over after a restart.
 
 use crate::delivery::Millis;
 use std::collections::VecDeque;
 
-/// The number of samples within the shortest age of interest.
+/// The number of samples that are taken within the shortest age that is queried.
 const SAMPLES_PER_AGE: u64 = 64;
 
 /// The newest seqs of a topic at certain times, by the steady clock.
@@ -21,7 +21,7 @@ pub(super) struct AgeSamples {
 impl AgeSamples {
     /// Records that the newest seq of the topic is `last_seq` now. Queries will be for ages from `shortest` to `longest`.
     pub(super) fn note(&mut self, now: Millis, last_seq: u64, shortest: Millis, longest: Millis) {
-        // Of the samples that are older than every possible query, only the newest is needed.
+        // Of the samples that are at least as old as the longest queried age, only the newest is needed.
         while let Some(&(at, _)) = self.samples.get(1)
             && now.saturating_sub(at) >= longest
         {
@@ -35,7 +35,7 @@ impl AgeSamples {
         }
     }
 
-    /// The newest seq that is known to be at least this old; zero if none is.
+    /// The highest seq whose event is known to be at least this old; zero if none is known.
     pub(super) fn seq_of_age(&self, now: Millis, age: Millis) -> u64 {
         let old = self.samples.iter().take_while(|(at, _)| now.saturating_sub(*at) >= age);
         old.last().map_or(0, |&(_, seq)| seq)

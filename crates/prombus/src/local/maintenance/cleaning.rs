@@ -1,4 +1,5 @@
-//! Compaction: removes events that newer events of the same key replaced, when there are enough of them or when the last
+//! Decides when to clean, that is, to remove dead events from the engine. In a compacted topic an event is dead if a
+//! newer event of the same key has replaced it. Such events are removed when there are enough of them, or when the last
 //! compaction was long ago.
 
 use super::round_state::{CleaningState, MaintainedTopic, RoundState};
@@ -12,9 +13,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Replaced events are removed after this time, even if they are few.
+/// Replaced events are removed if the last compaction was at least this long ago, even if they are few.
 const COMPACT_AFTER_MS: Millis = 60_000;
-/// Replaced events are removed after this shorter time if many tombstones were dropped.
+/// The shorter time that applies instead if many tombstones were dropped since the last compaction.
 const COMPACT_TOMBSTONES_AFTER_MS: Millis = 15_000;
 /// The number of dropped tombstones that counts as many.
 const TOMBSTONES_MANY: u64 = 1_000;
@@ -28,7 +29,8 @@ struct CompactedMaps {
 }
 
 impl Maintenance {
-    /// Cleans if compaction is due, or for another reason. `is_cut` says that retention raised first seqs in this round.
+    /// Cleans if compaction is due, if retention has removed events in this round (`is_cut`), or if there is another
+    /// reason to clean.
     pub(super) async fn clean_if_due(
         &self,
         compacted: &[&MaintainedTopic],
@@ -64,8 +66,8 @@ impl Maintenance {
             let own = round_state.topics.entry(topic.id).or_default();
             match self.latest.up_to_date(topic.id, &topic.name).await {
                 Ok(map) => {
-                    // Keeps tombstones that no snapshot includes yet; otherwise the snapshots would keep the deleted keys
-                    // indefinitely.
+                    // A tombstone is dropped only after a snapshot was taken that includes the deletion; otherwise the
+                    // deleted key would stay in the snapshot topic indefinitely.
                     let drop_to_seq = if settings.has_snapshots() { own.snapshot_to } else { u64::MAX };
                     let old_seq = own.ages.seq_of_age(clock.steady_ms(), settings.tombstone_ms);
                     let by_ms = clock.wall_ms().saturating_sub_unsigned(settings.tombstone_ms);
@@ -89,7 +91,8 @@ impl Maintenance {
     /// Whether there is another reason for a cleaning: a deletion, a cleaning that did not finish, or a full disk.
     fn is_cleaning_wanted(&self, cleaning: &mut CleaningState, now: Millis) -> bool {
         let is_again = cleaning.clean_again_at.take_if(|at| *at <= now).is_some();
-        // Segments that contain only outdated group records are dead, even without retention.
+        // On a full disk cleaning helps even without retention or compaction: it removes segments that contain only
+        // outdated group records.
         let is_refused = self.groups.runtime.records.is_refused();
         let is_full = (is_refused || self.reading.engine.is_full()) && now >= cleaning.clean_full_at;
         if is_full {
@@ -115,7 +118,8 @@ impl Maintenance {
         let live = LiveEvents { engine: &*self.reading.engine, compacted: maps };
         let cleaned = self.reading.engine.clean(&live, compact, may_block);
         if !matches!(&cleaned, Ok(cleaned) if !cleaned.is_cut_short) {
-            // The dead events still take space, so they must trigger another compaction even if no more events die.
+            // Some dead events were not removed. They are counted again, so that they trigger another compaction even if
+            // no more events become dead.
             taken.iter().for_each(|(map, bytes)| map.state.lock().map.put_back_dead_bytes(*bytes));
             round_state.cleaning.clean_again_at = Some(now.saturating_add(COMPACT_AFTER_MS));
         }
@@ -124,7 +128,8 @@ impl Maintenance {
                 self.cleaned_events.fetch_add(cleaned.events, Ordering::Relaxed);
                 self.cleaned_bytes.fetch_add(cleaned.bytes, Ordering::Relaxed);
                 if cleaned.events > 0 && compact {
-                    // The cleaning may have removed the older events of a key, so that its tombstone can be dropped.
+                    // Tombstones are examined again: the cleaning may have removed the last older event of a key, so that
+                    // the key's tombstone can be dropped.
                     round_state.topics.values_mut().for_each(|own| own.tombstones.restart());
                 }
             }

@@ -1,4 +1,4 @@
-//! Retention by age and by size: raises the first seqs of topics, and moves groups that have not received the removed events.
+//! Retention by age and by size: raises the first seqs of topics, and moves groups that have not settled the removed events.
 
 use super::Maintenance;
 use super::round_state::{MaintainedTopic, RoundState, TopicRoundState};
@@ -7,11 +7,11 @@ use crate::engine::{EventHead, TopicId};
 use crate::error::{ReadError, StoreError};
 use crate::settings::TopicSettings;
 
-/// The maximum number of topics in one retention record: a larger record might not fit into a small segment.
+/// The maximum number of topics in one retention record. A larger record might not fit into a small segment of the log.
 const CUTS_MAX: usize = 250;
 
 impl Maintenance {
-    /// Applies retention to these topics. Returns whether it removed anything.
+    /// Applies retention to these topics. Returns whether it raised the first seq of any topic.
     pub(super) async fn apply_retention(
         &self,
         topics: &[MaintainedTopic],
@@ -42,7 +42,7 @@ impl Maintenance {
                     round_state.has_logged_full = false;
                 }
                 Err(error) => {
-                    // The next round retries.
+                    // Makes the next round measure the size of these topics again.
                     for (id, _) in part {
                         round_state.topics.entry(*id).or_default().measured = None;
                     }
@@ -57,7 +57,7 @@ impl Maintenance {
         is_cut
     }
 
-    /// Makes topics begin at these seqs, for readers and for groups.
+    /// Raises the first seqs of topics to these values, for readers and for groups.
     fn cut(&self, firsts: &[(TopicId, u64)]) -> Result<(), StoreError> {
         let _deferred = DeferredWakes::enter();
         self.reading.engine.retain_from(firsts)?;
@@ -70,7 +70,7 @@ impl Maintenance {
         Ok(())
     }
 
-    /// The first seq of a topic that retention keeps; zero if it keeps all events.
+    /// The seq of the first event of a topic that retention keeps; zero if there is nothing to remove.
     async fn first_kept(
         &self,
         id: TopicId,
@@ -91,7 +91,8 @@ impl Maintenance {
                     topic_state.expires = None;
                 }
             }
-            // If the wall clock was set back, commit times are in the future, and nothing would expire by them.
+            // If the wall clock was set back, commit times are in the future, and no event would expire. So events whose age
+            // is known by the steady clock expire as well.
             let old_seq = topic_state.ages.seq_of_age(clock.steady_ms(), retention_ms);
             if old_seq > 0 && old_seq >= first && engine.retained_from(id) <= old_seq {
                 first = old_seq + 1;
@@ -108,8 +109,8 @@ impl Maintenance {
         Ok(first)
     }
 
-    /// The first readable event at or after a seq. Commit times never decrease, so unreadable events before it are at least as
-    /// old. Retention may remove them without reading them.
+    /// The first readable event with this seq or a higher one. Unreadable events before it are skipped: commit times never
+    /// decrease, so they are at least as old as it is, and retention may remove them without reading them.
     async fn readable_head(&self, id: TopicId, seq: u64) -> Result<Option<EventHead>, ReadError> {
         let mut seq = seq;
         loop {
@@ -120,7 +121,8 @@ impl Maintenance {
         }
     }
 
-    /// The first seq whose event was committed after this time. Commit times never decrease.
+    /// The first seq from `from` on whose event was committed after this time. It is found by a search, because commit times
+    /// never decrease.
     async fn first_committed_after(&self, id: TopicId, from: u64, ms: i64) -> Result<u64, ReadError> {
         let old_seq = async |seq| {
             let head = self.readable_head(id, seq).await?;

@@ -19,25 +19,28 @@ pub(super) struct MaintainedTopic {
 pub(super) struct RoundState {
     pub(super) topics: HashMap<TopicId, TopicRoundState>,
     pub(super) cleaning: CleaningState,
-    /// It was logged that the disk has no space for retention records.
+    /// Whether it was logged that the disk has no space for retention records.
     pub(super) has_logged_full: bool,
 }
 
 #[derive(Default)]
 pub(super) struct TopicRoundState {
-    /// The retention time in effect, and the wall clock time until which it keeps the oldest event.
+    /// The retention time that was applied last, and the wall clock time at which the oldest event expires by it.
+    /// `None` if that must be determined.
     pub(super) expires: Option<(u64, i64)>,
-    /// The size limit in effect and the newest seq, when the size of the topic was last measured.
+    /// The size limit and the newest seq at the time when the size of the topic was last measured. If both are
+    /// unchanged, it need not be measured again.
     pub(super) measured: Option<(u64, u64)>,
-    /// When the next snapshot is due.
+    /// When the next snapshot of the topic is due; `None` if that was not determined yet.
     pub(super) snapshot_at: Option<Millis>,
-    /// The seq up to which the snapshots are complete.
+    /// The seq up to which the newest snapshot includes the topic's events.
     pub(super) snapshot_to: u64,
-    /// The ages of the events, for when their commit times say nothing about them.
+    /// Samples from which the age of events is known when their commit times say nothing about it.
     pub(super) ages: AgeSamples,
     /// The progress of the sweep of old tombstones.
     pub(super) tombstones: TombstoneSweep,
-    /// A fault was logged. Only the first one is.
+    /// Whether a failure of retention, compaction or a snapshot was logged for this topic. Further failures are not
+    /// logged until a snapshot of the topic succeeds.
     pub(super) has_logged_fault: bool,
 }
 
@@ -56,10 +59,10 @@ pub(super) struct CleaningState {
     pub(super) compacted_at: Millis,
     /// When to clean again, if the last cleaning did not finish.
     pub(super) clean_again_at: Option<Millis>,
-    /// When a full disk is cleaned next, whatever the topics need.
+    /// The earliest time of the next cleaning for the reason that the disk is full.
     pub(super) clean_full_at: Millis,
     /// The number of tombstones that were dropped since the last compaction.
     pub(super) tombstones_dropped: u64,
-    /// Some old tombstones were not examined yet, so the next round begins at once.
+    /// Whether some old tombstones were not examined yet, so that the next round begins at once.
     pub(super) has_more_tombstones: bool,
 }

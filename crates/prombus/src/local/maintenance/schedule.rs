@@ -32,7 +32,8 @@ impl MaintenanceSchedule {
         self.changed.notify_all();
     }
 
-    /// Reports that a topic with snapshots was created. Its first snapshot is due one interval from now, not from the next round.
+    /// Reports that a topic with snapshots was created at `now`. Its first snapshot is due one snapshot interval after that time,
+    /// not after the round that finds the topic.
     pub(in crate::local) fn topic_created(&self, topic: TopicId, now: Millis) {
         self.created.lock().push((topic, now));
         self.wake();
@@ -46,13 +47,13 @@ impl MaintenanceSchedule {
         self.created.lock().extend(created);
     }
 
-    /// Makes a round begin soon, and makes it clean.
+    /// Makes a round begin soon, and requests a cleaning in it.
     pub(in crate::local) fn clean_soon(&self) {
         self.clean_next();
         self.wake();
     }
 
-    /// Makes the next round clean.
+    /// Requests a cleaning in the next round.
     pub(in crate::local) fn clean_next(&self) {
         self.is_cleaning_requested.store(true, Ordering::Release);
     }

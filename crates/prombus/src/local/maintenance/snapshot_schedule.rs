@@ -1,4 +1,4 @@
-//! Takes snapshots when they are due.
+//! Takes the snapshots of topics when they are due. A snapshot publishes the newest event of each key to a snapshot topic.
 
 use super::Maintenance;
 use super::round_state::{MaintainedTopic, RoundState};
@@ -13,8 +13,8 @@ use prombus_protocol::{Start, Topic};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How long a new topic with snapshots may take to become durable. After that, its first interval begins with the round that
-/// finds it.
+/// How long the creation time of a new topic is remembered until the topic is durable. If the topic becomes durable later,
+/// its first snapshot interval begins with the round that finds it.
 const CREATED_MAX_MS: Millis = 10_000;
 
 impl Maintenance {
@@ -54,7 +54,7 @@ impl Maintenance {
             let at = own.snapshot_at.unwrap_or(now);
             next = Some(next.map_or(at, |next| next.min(at)));
         }
-        // Topics that are not durable yet are not in `compacted`.
+        // New topics that are not durable yet are not in `compacted`. Their creation times are kept for the next round.
         let now = clock.steady_ms();
         created.retain(|_, since| now.saturating_sub(*since) < CREATED_MAX_MS);
         if !created.is_empty() {

@@ -1,4 +1,4 @@
-//! The progress of the sweep of old tombstones, and the limits of a round.
+//! The progress of the sweep (the search for old tombstones that can be dropped), and the limits of one round.
 
 use crate::clock::Clock;
 use crate::delivery::Millis;
@@ -10,22 +10,23 @@ const ROUND_MAX: usize = 8_000;
 pub(super) const SLICE_MAX: usize = 1_000;
 /// The time after which a round stops examining tombstones.
 const ROUND_MAX_MS: Millis = 500;
-/// The time after which the sweep starts over, even if no cleaning removed events.
+/// The time after which the sweep starts again from the beginning, even if no cleaning removed events.
 pub(super) const RESTART_MS: Millis = 60_000;
 
 /// The progress of the sweep of a topic's old tombstones.
 #[derive(Debug, Default)]
 pub(super) struct TombstoneSweep {
-    /// Tombstones up to this seq were examined; those of them that were not dropped are still needed.
+    /// Tombstones up to this seq were examined. Those that were not dropped were still needed, or could not be
+    /// checked.
     pub(super) after_seq: u64,
     /// When the sweep last started over.
     pub(super) started_at: Millis,
-    /// Some tombstones could not be checked.
+    /// Whether some tombstones could not be checked.
     pub(super) has_failed: bool,
 }
 
 impl TombstoneSweep {
-    /// Starts over: all tombstones are examined again in the next round.
+    /// Makes the next round start from the beginning and examine all tombstones again.
     pub(super) fn restart(&mut self) {
         self.after_seq = 0;
     }

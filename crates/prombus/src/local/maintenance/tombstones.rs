@@ -1,8 +1,9 @@
 //! Drops tombstones (deletions of keys) that are old enough, a bounded number per round.
 //!
-//! A tombstone stays as long as an older event of its key is on disk: without it that event would reappear when the map is
-//! rebuilt. Such a tombstone is examined again only after a cleaning removed events, or when the sweep starts over, so it does
-//! not delay later ones.
+//! A tombstone is needed as long as an older event of its key is stored: without the tombstone, that event would count as the
+//! newest of its key when the map is rebuilt. A tombstone that is still needed is not examined again in the next round, but
+//! only after a cleaning has removed events, or when the sweep starts again after a minute, so it does not delay later
+//! tombstones.
 
 use super::Maintenance;
 use super::tombstone_sweep::{OldTombstones, RESTART_MS, SLICE_MAX, SweepBudget, TombstoneSweep};
@@ -42,7 +43,7 @@ impl Maintenance {
                 state.lock().drop_tombstones(gone.into_iter());
             }
             if slice.len() < limit {
-                // Tombstones that could not be checked are retried in a later round, after all others had their turn.
+                // All old tombstones were examined. If some could not be checked, the next round starts from the beginning.
                 if std::mem::take(&mut sweep.has_failed) {
                     sweep.restart();
                 }

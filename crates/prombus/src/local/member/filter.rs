@@ -1,4 +1,5 @@
-//! Selects the events of a member: those that pass both the group's filter and the member's own.
+//! Selects the events that are delivered to a member: those that pass both the group's filter and the member's own
+//! filter.
 
 use crate::backend::{EventFilter, EventView};
 use crate::engine::StoredEvent;
@@ -16,7 +17,8 @@ impl MemberFilter {
         self.group.is_some() || self.own.is_some()
     }
 
-    /// Whether an event passes both filters. A filter that panics counts as passed, so that no event is lost.
+    /// Whether an event passes both filters. If the member's filter panics, the event counts as passed, so that no
+    /// event is lost.
     #[inline]
     pub(super) fn passes(&self, topic: &Topic, event: &StoredEvent<'_>) -> bool {
         let key = || event.key.and_then(|key| std::str::from_utf8(key).ok());

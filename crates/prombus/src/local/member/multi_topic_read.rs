@@ -1,8 +1,8 @@
-//! Reads several topics in the order in which their events were committed.
+//! Reads the events that a pull has reserved in several topics, in the order in which they were committed.
 //!
-//! Each topic has a cursor that knows the commit time of its next event. The topic whose next event is the oldest is read up to
-//! the next event of another topic. The order is best effort: a pull waits neither for events beyond a reservation, nor for
-//! topics that it does not include.
+//! Each topic has a cursor that knows the commit time of its next event. The topic whose next event is the oldest is read until
+//! the next event of another topic is older. The order is only approximate across pulls: a pull waits neither for events beyond
+//! its reservations, nor for topics in which it reserved nothing.
 
 use super::filter::MemberFilter;
 use super::pull_state::{UnreadableSeqs, log_missing, note_unreadable};
@@ -31,15 +31,15 @@ pub(super) struct MultiTopicRead<'a> {
     pub(super) limit: PullLimit,
     /// The maximum number of events to read.
     pub(super) allowed: u32,
-    /// The maximum length of a reservation. A topic whose reservation has this length may have more events.
+    /// The maximum length of a reservation in a topic. If a reservation has this length, the topic may have more events.
     pub(super) share: u64,
 }
 
 /// How the read of one topic ended.
 enum Ended {
-    /// The topic's next event has this commit time, which is after the time up to which the topic was read.
+    /// The topic was read up to the given commit time. Its next event has this later commit time.
     Before(i64),
-    /// The topic's reservation was read completely.
+    /// The reservation in the topic was read completely.
     Empty,
     /// The topic's next events cannot be read at the moment.
     Unreadable,
@@ -64,7 +64,8 @@ impl MultiTopicRead<'_> {
             let head = part.cursor.as_ref().and_then(|cursor| cursor.head);
             match head.filter(|&(seq, _)| seq == part.next_seq) {
                 Some((_, commit_ms)) => topic_cursors.heads.push(Reverse((commit_ms, at))),
-                // Reads only up to its first event.
+                // The commit time of the topic's next event is unknown. This only looks for that event and does not take it,
+                // because every commit time is later than `i64::MIN`.
                 None => match self.read_to(at, i64::MIN, topic_cursors, unreadable, into, context)? {
                     Ended::Before(commit_ms) => topic_cursors.heads.push(Reverse((commit_ms, at))),
                     Ended::Pending => is_pending = true,
@@ -73,14 +74,16 @@ impl MultiTopicRead<'_> {
             }
         }
         if is_pending {
-            // The first event of the pending topic may come before those of the others. All topics were requested meanwhile.
+            // The first event of a pending topic may be older than those of the others, so no event can be returned yet. The
+            // reads of all topics were started above, so they are pending at the same time.
             return Ok(MultiTopicOutcome::Pending);
         }
         while let Some(Reverse((_, at))) = topic_cursors.heads.pop() {
             let to_ms = topic_cursors.heads.peek().map_or(i64::MAX, |Reverse((commit_ms, _))| *commit_ms);
             match self.read_to(at, to_ms, topic_cursors, unreadable, into, context)? {
                 Ended::Before(commit_ms) => topic_cursors.heads.push(Reverse((commit_ms, at))),
-                // The topic's events beyond its reservation may come before the events of other topics.
+                // The topic may have events beyond its reservation that are older than the next events of other topics. So the
+                // pull ends here.
                 Ended::Empty
                     if self.reserved[at].count() == self.share && !topic_cursors.order.is_empty() =>
                 {
@@ -94,7 +97,7 @@ impl MultiTopicRead<'_> {
         Ok(MultiTopicOutcome::Done)
     }
 
-    /// Reads one topic up to a commit time.
+    /// Reads the reservation in one topic up to a commit time.
     fn read_to(
         &self,
         at: usize,
@@ -116,7 +119,7 @@ impl MultiTopicRead<'_> {
             let mut is_full = false;
             let scanned = scanner.poll_scan(*topic_id, *next_seq, range.last_seq, context, &mut |event| {
                 *has_large |= event.body.len() > READ_AHEAD_BYTES;
-                // The filters are called only once per event.
+                // If the event is the known head, it has passed the filters before: they are called only one time per event.
                 let is_known = known.is_some_and(|(seq, _)| seq == event.seq);
                 if !is_known && !self.filter.passes(topic, event) {
                     return Visit::Next;

@@ -1,11 +1,13 @@
-//! Pulling: reserves events under the group's lock, reads and filters them without it, and leases them under it. So a slow disk
-//! or a costly filter does not delay other members. Leases run from the time they are handed out, however long the read took.
+//! Pulls events for a member in three steps: reserves seqs under the group's lock, reads and filters the events without the lock,
+//! and leases them under the lock again. So a slow disk or a costly filter does not delay other members. A lease begins in the
+//! third step, no matter how long the read took.
 //!
-//! A read may be pending. If nothing was read, the member keeps its reservation and the pull is pending too. The reservation is
-//! released when the member leaves or pauses, when the group is moved, or when the caller stops waiting. If some events were
-//! read, they are delivered and the rest of the reservation is returned.
+//! A read may be pending. If nothing was read yet, the pull is pending too, and the member keeps its reservation. The reservation
+//! is released when the member leaves or pauses, when the group is moved, or when the caller stops waiting. If some events were
+//! read, they are delivered, and the rest of the reservation is given back to the group.
 //!
-//! On a store that several processes share, the gate is checked twice: before events are reserved, and before they are leased.
+//! On a store that several processes share, the leasing gate (whether this process may lease events) is checked twice: before
+//! events are reserved, and before they are leased.
 
 use super::LocalMember;
 use super::multi_topic_read::{MultiTopicOutcome, MultiTopicRead};
@@ -20,11 +22,12 @@ use std::task::{Context, Poll};
 
 /// The number of seqs that a member with a filter reserves at once.
 const SCAN_AHEAD: u32 = 4_096;
-/// The maximum number of seqs that a member without a filter reserves at once, to pass a gap.
+/// The maximum number of seqs that a member without a filter reserves at once to pass a gap (seqs whose events were removed).
 const GAP_AHEAD: u32 = 65_536;
-/// The maximum number of unreadable redeliveries in one pull.
+/// The maximum number of redeliveries in one pull whose events turn out to be unreadable. The pull then reads no further
+/// redeliveries.
 const FAILED_READS_MAX: usize = 4;
-/// How many rounds a pull that finds no events runs before it lets other tasks run.
+/// How often a pull that finds no events to deliver tries again before it lets other tasks run.
 const ROUNDS_MAX: usize = 8;
 
 impl LocalMember {
@@ -40,7 +43,8 @@ impl LocalMember {
             self.check()?;
             let reserved = pull.pending.take().or_else(|| self.reserve(pull, limit, round, context));
             let Some(allowed) = reserved else {
-                // If the bus was closed or the group was deleted in between, no waker would be called.
+                // If the bus was closed or the group was deleted before the waker was registered, the waker would never be
+                // called.
                 self.check()?;
                 pull.rest();
                 return Poll::Pending;
@@ -78,10 +82,11 @@ impl LocalMember {
         Poll::Pending
     }
 
-    /// Reserves redeliveries and new seqs. Returns how many of the reserved events the pull may take. `None` means that there is
-    /// nothing to read: the member is queued, or was removed.
+    /// Reserves redeliveries and new seqs for the pull. Returns how many of the reserved events may be delivered. Returns `None`
+    /// if there is nothing to read: then the member is registered as a waiter, or it was removed from the group.
     fn reserve(&self, pull: &mut Pull, limit: PullLimit, round: usize, context: &Context<'_>) -> Option<u32> {
-        // A pull that found only gaps continues with larger reservations, because passing a gap is cheap whatever its size.
+        // A pull that found only gaps makes a larger reservation in the next round, because passing a gap is cheap, no matter how
+        // large it is.
         let has_filter = self.filter.is_any();
         let scan = (has_filter || round > 0).then_some(SCAN_AHEAD);
         let scan = if has_filter { scan } else { scan.map(|scan| (scan << round).min(GAP_AHEAD)) };
@@ -114,7 +119,7 @@ impl LocalMember {
         };
         let wait = |core: &GroupCore| {
             if is_gate_closed.get() && core.machine.has_member(self.id) {
-                // Opening the gate wakes all members that wait for their window.
+                // Registered like members that wait for room in their window, because opening the gate wakes all of these.
                 waiters.wait_for_window(self.id, context.waker());
                 return self.groups.gate.get().is_none_or(|gate| gate.wait());
             }
@@ -131,8 +136,8 @@ impl LocalMember {
         self.runtime().act_or_wait(&self.cell, reserve, wait)
     }
 
-    /// Reads the reserved events, within the limits. Unreadable events are recorded and are not an error. Pending when nothing
-    /// could be read yet.
+    /// Reads the reserved events, within the limits. Unreadable events are not an error; they are recorded in `pull`. Pending if
+    /// nothing could be read yet.
     fn poll_read(
         &self,
         pull: &mut Pull,
@@ -172,7 +177,8 @@ impl LocalMember {
             let is_pending = matches!(outcome, Ok(MultiTopicOutcome::Pending));
             topic_cursors.end(reserved, is_pending);
             return match outcome? {
-                // Passed events are settled before the pull waits, so that they are not read again.
+                // Pending only if no event was examined. Otherwise the events that were passed over are settled first, so that
+                // they are not read again.
                 MultiTopicOutcome::Pending if !has_read && !topic_cursors.has_moved(reserved) => {
                     Poll::Pending
                 }
@@ -189,8 +195,8 @@ impl LocalMember {
         }
     }
 
-    /// Reads redeliveries one by one. Returns whether the read of one is pending; this redelivery and later ones are left for the
-    /// next pull.
+    /// Reads the reserved redeliveries one by one. Returns whether the read of one of them is pending; that redelivery and the
+    /// later ones are then left for the next pull.
     fn read_redelivered(
         &self,
         pull: &mut Pull,
@@ -212,7 +218,8 @@ impl LocalMember {
         for (&position, (topic_id, topic)) in redelivered.iter().zip(topics.iter()) {
             let seq = position.seq;
             let is_full = !into.is_empty() && into.byte_count() >= limit.bytes;
-            // A failed read may occupy the disk for seconds, so the remaining redeliveries are left for the next pull.
+            // After several failed reads the remaining redeliveries are left for the next pull, because a failed read may occupy
+            // the disk for seconds.
             if is_pending || is_full || unreadable_redeliveries.len() >= FAILED_READS_MAX {
                 postponed.push(position);
                 continue;
@@ -298,7 +305,7 @@ impl LocalMember {
             for &position in &pull.dropped_redeliveries {
                 core.machine.pass_over_redelivery(self.id, position);
             }
-            // A seek or a late ack may have voided reservations while the lock was free.
+            // A seek or a late ack may have voided reservations while the group was not locked; `hand_out` then returns `None`.
             let read_redeliveries = pull.read_redeliveries.iter();
             leased.extend(
                 read_redeliveries.filter_map(|&position| core.machine.hand_out(self.id, position, now)),
@@ -328,8 +335,8 @@ impl LocalMember {
         topic_cursors.sort(leased, first);
     }
 
-    /// Reports the unreadable seqs of a reservation to the machine. Those of a void reservation are not reported, because another
-    /// member may have reserved them meanwhile.
+    /// Reports the unreadable seqs of a reservation to the machine. If the reservation is void (`is_valid` is false), reports
+    /// nothing, because another member may have reserved the same seqs meanwhile.
     fn report_unreadable(
         &self,
         core: &mut GroupCore,
@@ -345,14 +352,14 @@ impl LocalMember {
         }
     }
 
-    /// Releases the reservation of a pending read. The scanner keeps what it has already read.
+    /// Releases the reservation of a pending read, if there is one. The scanner keeps the events that it has already read.
     pub(super) fn release_pending(&self, pull: &mut Pull) {
         if pull.pending.take().is_some() {
             self.put_back(pull);
         }
     }
 
-    /// Returns the reserved events after a failed read, so that other members may read them.
+    /// Gives the reserved events back to the group, so that other members may read them.
     fn put_back(&self, pull: &mut Pull) {
         self.runtime().act(&self.cell, |core, now| {
             for &range in &pull.reserved {

@@ -1,4 +1,5 @@
-//! The state of a member's pulls, reused by the next pull.
+//! The buffers and the state of a member's pulls. They are kept between pulls, so that the next pull reuses their
+//! memory.
 
 use super::topic_cursors::TopicCursors;
 use crate::delivery::{Leased, Position, ReservedRange};
@@ -10,23 +11,23 @@ use std::sync::Arc;
 /// Seqs of a reservation that cannot be read at the moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnreadableSeqs {
-    /// The index of the reservation.
+    /// The index of the reserved range in [`Pull::reserved`].
     pub(super) reservation: usize,
     pub(super) first_seq: u64,
     pub(super) last_seq: u64,
 }
 
-/// The state of pulls, reused by the next pull.
+/// The buffers and the state of a member's pulls.
 pub(super) struct Pull {
     pub(super) engine: Arc<dyn Engine>,
     pub(super) scanner: Box<dyn EventScanner>,
-    /// Set while a reservation is not read yet: how many of the reserved events the pull may take.
+    /// Set while the read of a reservation is pending: how many of the reserved events may be delivered.
     pub(super) pending: Option<u32>,
     /// The member's turn among the waiting members, which it keeps until it has received an event.
     pub(super) turn: Option<u64>,
     /// The reserved redeliveries.
     pub(super) redelivered: Vec<Position>,
-    /// The leases of the pull.
+    /// The leases of the events that the pull delivers.
     pub(super) leased: Vec<Leased>,
     /// The reserved ranges of new seqs.
     pub(super) reserved: Vec<ReservedRange>,
@@ -34,11 +35,11 @@ pub(super) struct Pull {
     pub(super) read: Vec<(u64, usize)>,
     /// With one reserved range: the seqs that passed the filters.
     pub(super) kept: Vec<u64>,
-    /// Redeliveries that were read and are delivered.
+    /// Redeliveries that were read and passed the filters.
     pub(super) read_redeliveries: Vec<Position>,
     /// Redeliveries that are not delivered: the event is gone, or a filter rejects it.
     pub(super) dropped_redeliveries: Vec<Position>,
-    /// Redeliveries that do not fit into this pull.
+    /// Redeliveries that are left for the next pull.
     pub(super) postponed: Vec<Position>,
     /// Redeliveries that are unreadable.
     pub(super) unreadable_redeliveries: Vec<Position>,
@@ -48,7 +49,8 @@ pub(super) struct Pull {
     pub(super) topics: Vec<(TopicId, Topic)>,
     /// The state of reads of several topics.
     pub(super) topic_cursors: TopicCursors,
-    /// The maximum length of a reservation. A topic whose reservation has this length may have more events.
+    /// The maximum length of a reservation in a topic. If a reservation has this length, the topic may have more
+    /// events.
     pub(super) share: u64,
 }
 
@@ -75,7 +77,7 @@ impl Pull {
         }
     }
 
-    /// Frees the read-ahead.
+    /// Frees the memory of events that were read ahead.
     pub(super) fn rest(&mut self) {
         self.scanner.rest();
         self.topic_cursors.rest();
@@ -96,7 +98,7 @@ impl Pull {
 pub(super) fn log_missing(group: &GroupName, topic: &Topic, scanned: Scanned) {
     let Scanned { cleaned, corrupt, .. } = scanned;
     if cleaned > 0 {
-        // Newer events of the same keys replace them.
+        // This is normal: newer events of the same keys have replaced them.
         tracing::debug!(
             "group {group} on {topic}: {cleaned} events were cleaned before the group received them"
         );
@@ -106,7 +108,8 @@ pub(super) fn log_missing(group: &GroupName, topic: &Topic, scanned: Scanned) {
     }
 }
 
-/// Records seqs that cannot be read at the moment and returns `None` for them. Returns other errors.
+/// If the scan failed because events cannot be read at the moment, records their seqs in `unreadable` and returns
+/// `None`. Otherwise returns the result of the scan.
 pub(super) fn note_unreadable(
     scanned: Result<Scanned, ReadError>,
     reservation: usize,

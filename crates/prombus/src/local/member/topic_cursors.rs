@@ -6,7 +6,7 @@ use crate::local::groups::cell::TOPICS_SIDE_BY_SIDE;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-/// The size of a cursor's read-ahead. A member has up to [`TOPICS_SIDE_BY_SIDE`] cursors.
+/// The size of the read-ahead of a cursor. It is small, because a member has up to [`TOPICS_SIDE_BY_SIDE`] cursors.
 pub(super) const READ_AHEAD_BYTES: usize = 16 * 1024;
 /// With more cursors than this, or with large events, no read-ahead is kept between pulls, because a member that is slow to pull
 /// again would hold all of it in memory.
@@ -15,15 +15,15 @@ const KEPT_CURSORS: usize = 16;
 /// The state of pulls from several topics, reused by the next pull.
 #[derive(Default)]
 pub(super) struct TopicCursors {
-    /// Cursors that no pull uses.
+    /// The cursors, except those that the current pull uses (see [`Part::cursor`]).
     cursors: HashMap<SourceId, TopicCursor, foldhash::fast::RandomState>,
-    /// One part per reservation of the pull, followed by unused ones.
+    /// One part per reservation of the pull, followed by parts that this pull does not use.
     pub(super) parts: Vec<Part>,
     /// The number of parts that this pull uses.
     pub(super) used: usize,
-    /// The commit times of the next events, with the indexes of their parts.
+    /// The commit time of the next event of each part, with the index of the part.
     pub(super) heads: BinaryHeap<Reverse<(i64, usize)>>,
-    /// The index of the part of each event that was read, in order.
+    /// For each event that was read, in order: the index of its part.
     pub(super) order: Vec<usize>,
     /// Scratch space of [`Self::sort`].
     sorted: Vec<Leased>,
@@ -32,9 +32,9 @@ pub(super) struct TopicCursors {
 /// The position of the reads of a topic.
 pub(super) struct TopicCursor {
     pub(super) scanner: Box<dyn EventScanner>,
-    /// The seq and the commit time of the next event that passed the filters, if it is known.
+    /// The seq and the commit time of the next event, if that event is known and has passed the filters.
     pub(super) head: Option<(u64, i64)>,
-    /// The cursor has read an event that is larger than its read-ahead.
+    /// Whether the cursor has read an event that is larger than its read-ahead.
     pub(super) has_large: bool,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Part {
     pub(super) next_seq: u64,
     /// The seqs that passed the filters.
     pub(super) kept: Vec<u64>,
-    /// The start and end of the part's leases among those of the pull.
+    /// The range of this part's leases in the list of the pull's leases.
     leases: (usize, usize),
 }
 
@@ -70,8 +70,8 @@ impl TopicCursors {
         }
     }
 
-    /// Ends a pull: keeps the cursors, but removes those of other topics when there are too many. If a read is pending, its
-    /// read-ahead is kept.
+    /// Ends a pull. Keeps the cursors of its topics, and removes those of other topics if there are too many. If a read is
+    /// pending, the read-ahead is kept.
     pub(super) fn end(&mut self, reserved: &[ReservedRange], is_pending: bool) {
         if self.cursors.len() + reserved.len() > TOPICS_SIDE_BY_SIDE {
             self.cursors.clear();
@@ -92,7 +92,8 @@ impl TopicCursors {
         self.cursors.values_mut().for_each(|cursor| cursor.scanner.rest());
     }
 
-    /// Whether a part of any reservation was read, even if all events of that part were rejected by a filter or are gone.
+    /// Whether any reservation was read at least in part, even if all events that were read were rejected by a filter, or were
+    /// removed.
     pub(super) fn has_moved(&self, reserved: &[ReservedRange]) -> bool {
         self.parts.iter().zip(reserved).any(|(part, range)| part.next_seq > range.first_seq)
     }

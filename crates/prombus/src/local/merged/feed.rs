@@ -1,4 +1,5 @@
-//! Feeds: queues that tell readers of patterns which of their topics have new events, and which topics were created.
+//! Feeds. A feed tells a reader of a pattern which of its topics have new events, and which matching topics were
+//! created.
 
 use crate::deferred_wakes::wake;
 use crate::engine::TopicId;
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
-/// The queue of changes for one reader.
+/// The changes that one reader has not seen yet.
 pub(in crate::local) struct Feed {
     pattern: Pattern,
     state: Mutex<FeedState>,
@@ -17,9 +18,10 @@ pub(in crate::local) struct Feed {
 
 #[derive(Default)]
 struct FeedState {
-    /// The topics that match the pattern.
+    /// The topics whose changes the feed receives.
     followed: HashSet<TopicId>,
-    /// Whether `followed` is complete. Until then the feed receives the changes of every topic.
+    /// Whether `followed` contains all topics that match the pattern. Until it does, the feed receives the changes of
+    /// every topic.
     is_complete: bool,
     /// Changes that the reader has not taken yet.
     changes: TopicChanges,
@@ -58,7 +60,8 @@ impl Feeds {
         self.count.store(all.len(), Ordering::SeqCst);
     }
 
-    /// Adds a topic with new durable events to the feeds that follow it.
+    /// Called when a topic has new durable events: notes this in the feeds that follow the topic, and adds the wakers
+    /// of their readers to `woken`.
     pub(in crate::local) fn committed(&self, topic: TopicId, woken: &mut Vec<Waker>) {
         self.each(|feed| {
             let mut state = feed.state.lock();
@@ -69,7 +72,7 @@ impl Feeds {
         });
     }
 
-    /// Adds a topic that is about to be created to the feeds whose pattern it matches.
+    /// Notes a topic that is about to be created in the feeds whose patterns match it.
     pub(in crate::local) fn created(&self, id: TopicId, topic: &Topic) {
         let mut woken = Vec::new();
         self.each(|feed| {
@@ -92,7 +95,7 @@ impl Feeds {
 }
 
 impl Feeds {
-    /// Creates a feed for the topics of a pattern. The reader adds those that already exist.
+    /// Creates a feed for the topics of a pattern. The reader then adds the topics that already exist.
     pub(in crate::local) fn feed(&self, pattern: Pattern) -> Arc<Feed> {
         let feed = Arc::new(Feed { pattern, state: Mutex::default() });
         let mut all = self.all.lock();
@@ -107,7 +110,8 @@ impl Feed {
         self.state.lock().followed.insert(topic);
     }
 
-    /// From now on the feed receives only changes of the added topics and of new ones.
+    /// Ends the setup: from now on the feed receives only changes of the topics that were added, and of new topics
+    /// that match the pattern.
     pub(in crate::local) fn follow_only_added(&self) {
         self.state.lock().is_complete = true;
     }

@@ -9,12 +9,13 @@ use crate::merged::BusPosition;
 use prombus_protocol::{Pattern, Start, Topic, Uuid};
 use std::sync::Arc;
 
-/// The maximum time by which readers that start at the end may advance commit times beyond the clock.
+/// Readers that start at the end may make commit times run ahead of the clock by at most this time.
 const LEAD_MS: i64 = 50;
 
 impl Reading {
-    /// Closes the commit time of everything that was appended so far, and returns it. This may advance commit times a little
-    /// beyond the clock. If many callers ask within a millisecond, the time may stay open.
+    /// Closes the commit times of all events that were appended so far, so that later events get later times, and returns the
+    /// newest closed time. This may make commit times run a little ahead of the clock. If there are many calls within a
+    /// millisecond, the newest time may stay open.
     pub(super) fn close_commit_time(&self) -> i64 {
         let open_ms = self.engine.commit_times(i64::MIN).closed_ms.saturating_add(1);
         let closing = if open_ms <= self.clock.wall_ms() + LEAD_MS { open_ms } else { i64::MIN };
@@ -31,7 +32,7 @@ impl Reading {
         let (reading, pattern) = (Arc::clone(self), pattern.clone());
         match start {
             Start::Earliest => Ok(BusPosition::START),
-            // This includes events that were published and are not durable yet.
+            // After all events that were published before, including those that are not durable yet.
             Start::Latest => Ok(BusPosition::after_time(self.close_commit_time())),
             Start::Ts(ts) => {
                 run_reads(&*self.engine, async move { reading.place_at_time(&pattern, ts).await }).await
@@ -42,7 +43,7 @@ impl Reading {
         }
     }
 
-    /// The position before the first event with this `ts` or a later one.
+    /// The position before the first event of the pattern's topics that has this `ts` or a later one.
     async fn place_at_time(&self, pattern: &Pattern, ts: i64) -> Result<BusPosition, ReadError> {
         let mut first_ms = None;
         for (id, _) in self.registry.topics_matching(pattern) {
@@ -54,12 +55,12 @@ impl Reading {
         Ok(BusPosition::after_time(first_ms.map_or_else(|| self.close_commit_time(), before)))
     }
 
-    /// The position after an event.
+    /// The position after the event with this id.
     async fn place_after_id(&self, pattern: &Pattern, id: Uuid) -> Result<BusPosition, ReadError> {
         for (topic, _) in self.registry.topics_matching(pattern) {
             if let Some(seq) = self.engine.find(topic, event_id_of(id)).await?
                 && let Some(head) = self.engine.head_at_or_after(topic, seq).await?
-                // Of an event that was cleaned, only the id is known, and not its commit time.
+                // If the event was removed, its id may be known, but not its commit time.
                 && head.seq == seq
             {
                 return Ok(BusPosition { commit_ms: head.commit_ms, topic: topic.number(), seq });
@@ -106,8 +107,8 @@ pub(super) async fn first_after(
     if place == BusPosition::START {
         return Ok(1);
     }
-    // Commit times never decrease with the seqs. Most topics have few or no new events, so the search goes back from the end in
-    // growing steps, then bisects.
+    // Within a topic, commit times never decrease. Most topics have few or no events after the position, so the search goes
+    // back from the end in growing steps, and then bisects.
     let last_seq = engine.last_seq(topic);
     let (mut low, mut high, mut step) = (1, last_seq + 1, 1);
     let mut probe = last_seq;

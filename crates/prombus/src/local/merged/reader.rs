@@ -1,8 +1,9 @@
 //! Reads the topics of a pattern as one sequence ([`crate::merged`]): merges the topics by commit time, with a small read-ahead
 //! per topic.
 //!
-//! **Invariants:** the key of a topic in the heap is the commit time of its next event, or an earlier time. A read returns only
-//! complete commit times, so later events have later positions.
+//! **Invariants:** the key of a topic in the heap `due` is the commit time of the topic's next event, or an earlier time. A read
+//! returns an event only if its commit time is complete (no more events with that time or an earlier one can be added), so events
+//! that are published later have later positions.
 
 use super::feed::Feed;
 use super::position::first_after;
@@ -20,17 +21,18 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// The approximate size of the read-ahead of all topics of a reader together.
+/// The approximate size of the read-ahead of a reader, all topics together.
 const AHEAD_BYTES: usize = 4 << 20;
 /// The maximum size of the read-ahead of one topic.
 const TOPIC_AHEAD_BYTES: usize = 256 << 10;
 /// When the read-ahead of all topics together exceeds this size, some of it is dropped.
 const AHEAD_BYTES_MAX: usize = 2 * AHEAD_BYTES;
-/// The maximum size of the events that one read examines; with a filter it may return none of them.
+/// The approximate maximum size of the events that one read examines. If there is a filter, the read may return none of them.
 const EXAMINED_BYTES_MAX: usize = 1 << 20;
-/// How often an incomplete commit time is checked before it is closed explicitly, because the clock may stand still.
+/// How often an incomplete commit time is checked before the reader closes it explicitly. Usually the clock advances and closes
+/// it, but the clock may stand still.
 const CHECKS_BEFORE_CLOSING: u32 = 5;
-/// The maximum number of topics that one poll checks without a result.
+/// The maximum number of topics that one poll examines before it lets other tasks run.
 const TOPIC_CHECKS_MAX: u32 = 256;
 
 /// The lookup of the first seq of a topic, while it is pending.
@@ -51,9 +53,9 @@ pub(in crate::local) struct LocalMergedReader {
     /// Tells which topics have new events. A reader that is not live needs it as well: it waits for events that were appended
     /// before it was opened and are not durable yet.
     feed: Arc<Feed>,
-    /// If the reader is not live: the last commit time whose events it returns.
+    /// The last commit time whose events the reader returns; `i64::MAX` if the reader is live.
     end_ms: i64,
-    /// A commit time that was not complete, and how often it was checked.
+    /// The last commit time that was found incomplete, and how often it was checked.
     incomplete: (i64, u32),
 }
 
@@ -107,7 +109,7 @@ impl MergedTopic {
         }
     }
 
-    /// Drops the read-ahead; its events are read again when they are due. Returns its size.
+    /// Drops the read-ahead of the topic and returns its size. Its events will be read again when they are needed.
     fn forget(&mut self) -> usize {
         if let Some(first) = self.ahead.front() {
             self.next_seq = Some(first.head.seq);
@@ -128,7 +130,7 @@ impl LocalMergedReader {
         };
         let newest = BusPosition::after_time(closed_ms);
         let position = query.after.unwrap_or(newest);
-        // The commit time that is open now may have events.
+        // Events may already have the commit time that is still open now.
         let end_ms = closed_ms.saturating_add(1);
         if position.commit_ms > end_ms {
             return Err(ReadError::UnknownPosition);
@@ -146,7 +148,7 @@ impl LocalMergedReader {
             reading,
             query,
         };
-        // Even the newest position may have events after it: those of the commit time that is still open.
+        // Even if `after` is the newest position, there may be events after it: those with the commit time that is still open.
         let is_due = merged.query.after.is_some();
         for (id, topic) in merged.reading.registry.topics_matching(&merged.query.pattern) {
             merged.add(id, topic, is_due);
@@ -178,7 +180,7 @@ impl LocalMergedReader {
         }
     }
 
-    /// Fills the read-ahead of a topic. Returns the commit time of its next event; `None` when it has none.
+    /// Fills the read-ahead of a topic, if it is empty. Returns the commit time of the topic's next event; `None` if it has none.
     fn poll_refill(
         &mut self,
         id: TopicId,
@@ -208,7 +210,7 @@ impl LocalMergedReader {
                 Visit::Next
             });
             let scanned = ready!(scanned);
-            // Releases the chunk, so that this reader does not keep recent batches in memory.
+            // Frees the scanner's own read-ahead, so that this reader does not keep recent batches in memory.
             self.scanner.rest();
             let scanned = scanned?;
             if scanned.next_seq <= next_seq {
@@ -225,7 +227,8 @@ impl LocalMergedReader {
         Poll::Ready(Ok(next_ms))
     }
 
-    /// Drops the read-ahead of the topics whose next events are the latest, until at most half of the limit is used.
+    /// Drops the read-ahead of topics until at most half of the limit is used, beginning with the topics whose next events have
+    /// the latest commit times. Does not drop that of the topic `except`.
     fn drop_latest_ahead(&mut self, except: TopicId) {
         let next_ms = |source: &MergedTopic| source.ahead.front().map(|first| first.head.commit_ms);
         let full = self.sources.iter().filter(|(id, _)| **id != except);
@@ -241,8 +244,8 @@ impl LocalMergedReader {
         }
     }
 
-    /// The commit time of the next event, and its topic, which stays in the heap. Also pending after many topics were checked, so
-    /// that other tasks can run.
+    /// Returns the commit time and the topic of the next event; `None` if there is none. The topic stays in the heap. After many
+    /// topics were examined, this is pending and wakes itself, so that other tasks can run.
     fn poll_next_topic(
         &mut self,
         checks: &mut u32,
@@ -256,7 +259,7 @@ impl LocalMergedReader {
             }
             let id = TopicId::from_number(number);
             let next_ms = match ready!(self.poll_refill(id, context)) {
-                // The topic was deleted, with its events.
+                // The topic and its events were deleted.
                 Err(ReadError::UnknownTopic(_)) => {
                     if let Some(mut source) = self.sources.remove(&id) {
                         self.ahead_bytes -= source.forget();
@@ -301,7 +304,7 @@ fn is_full(chunk: &MergedChunk, size: usize, limit: PullLimit) -> bool {
         || (!chunk.places.is_empty() && chunk.events.byte_count() + size > limit.bytes)
 }
 
-/// The first seq of a topic after a position. A pending lookup is kept for the next call.
+/// Looks up the first seq of a topic after a position. If the lookup is pending, it is kept in `locating` for the next call.
 fn poll_first(
     locating: &mut Option<Locating>,
     reading: &Reading,
@@ -329,7 +332,7 @@ impl LocalMergedReader {
         if let Some(reason) = self.reading.commits.unavailable() {
             return Poll::Ready(Err(reason.clone().into()));
         }
-        // Read before the topics are examined: every topic has its complete events by then.
+        // Must be read before the topics are examined, so that all events up to this time are found in the topics.
         let mut complete_ms = self.reading.engine.commit_times(i64::MIN).complete_ms;
         self.apply_feed();
         let mut chunk = MergedChunk {
@@ -361,7 +364,7 @@ impl LocalMergedReader {
                     chunk.more = More::Soon;
                     break;
                 }
-                // Other topics may have received earlier events meanwhile.
+                // Before this time was complete, other topics may have received events with this time or an earlier one.
                 self.apply_feed();
                 continue;
             }

@@ -1,4 +1,4 @@
-//! The groups, by name and by the topics that they read: a new topic finds its readers here.
+//! The groups, by name and by the topics that they read. When a topic is created, its readers are looked up here.
 
 use crate::local::groups::cell::GroupCell;
 use prombus_protocol::{Pattern, Topic};
@@ -9,11 +9,12 @@ use std::sync::Arc;
 /// All groups.
 #[derive(Default)]
 pub(in crate::local) struct GroupTable {
-    /// The groups by subscription (as written) and name.
+    /// The groups by subscription (as the client wrote it) and name.
     by_name: BTreeMap<(String, String), Arc<GroupCell>>,
-    /// Groups that name a topic, by the topic's name.
+    /// Groups whose subscription or list of topics names a topic without a wildcard, by that topic.
     by_topic: HashMap<Topic, Vec<Arc<GroupCell>>>,
-    /// Groups with a wildcard, by number. Each of them may read any topic.
+    /// Groups with a pattern that contains a wildcard, by number. For each topic, the patterns of all these groups
+    /// are checked.
     with_wildcards: BTreeMap<u32, Arc<GroupCell>>,
 }
 
@@ -35,7 +36,8 @@ impl GroupTable {
         self.by_name.values().cloned().collect()
     }
 
-    /// The names after `after` whose subscription begins with `prefix`, in order.
+    /// The subscriptions and names of groups whose subscription begins with `prefix` and that sort after `after`: at
+    /// most `limit` of them, in order.
     pub(in crate::local) fn names(
         &self,
         prefix: &str,

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// A group that reads a topic, and the topic's source id in the group's machine.
+/// A group that reads a topic, and the id by which the group's machine knows the topic.
 pub(in crate::local) type TopicReader = (Arc<GroupCell>, SourceId);
 
 /// All topics. At most `max_topics` of them are not dead-letter topics.
@@ -22,11 +22,11 @@ pub(in crate::local) struct TopicTable {
     /// The number of topics that count against `max_topics`. Dead-letter topics do not count, because the bus creates them
     /// itself.
     counted: usize,
-    /// The readers of each topic. Commits use this map, so topics without readers cost them nothing.
+    /// The groups that read each topic. Commits look up readers here, and topics without readers are not in the map.
     readers: HashMap<TopicId, Vec<TopicReader>, RandomState>,
 }
 
-/// The limit `max_topics` is reached; contains its value.
+/// The error that the limit `max_topics` is reached. Contains the limit.
 #[derive(Debug)]
 pub(in crate::local) struct TopicLimitReached(pub(in crate::local) usize);
 
@@ -70,7 +70,7 @@ impl TopicTable {
         self.by_name.get(name).copied()
     }
 
-    /// The topic of this name.
+    /// The topic of this name, if it exists.
     pub(in crate::local) fn topic(&self, name: &str) -> Option<Topic> {
         self.by_name.get_key_value(name).map(|(topic, _)| topic.clone())
     }
@@ -113,7 +113,7 @@ impl TopicTable {
         }
     }
 
-    /// The topics whose names begin with `prefix`, after `after`, in order.
+    /// The topics whose names begin with `prefix` and sort after `after`, in order.
     pub(in crate::local) fn named<'a>(
         &'a self,
         prefix: &'a str,
@@ -127,7 +127,7 @@ impl TopicTable {
         topics.take_while(move |(name, _)| name.as_str().starts_with(prefix)).map(|(name, &id)| (name, id))
     }
 
-    /// The topics that match any of these patterns, by number.
+    /// The topics that match any of these patterns, in the order of their numbers.
     pub(in crate::local) fn matching<'a>(
         &self,
         patterns: impl Iterator<Item = &'a Pattern>,
@@ -138,7 +138,8 @@ impl TopicTable {
                 topics.extend(self.id(&topic).map(|id| (id, topic)));
                 continue;
             }
-            // The literal part before the first wildcard, without a trailing dot: "a.**" matches "a" as well.
+            // Only topics that begin with the literal part before the first wildcard can match. The trailing dot is
+            // removed, because "a.**" matches "a" as well.
             let text = pattern.as_str();
             let literal = text.split('*').next().unwrap_or(text).trim_end_matches('.');
             let matching = self.named(literal, None).filter(|(name, _)| pattern.matches(name.as_str()));
