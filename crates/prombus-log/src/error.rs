@@ -26,7 +26,7 @@ pub enum OpenError {
         /// A file of the log.
         file: String,
     },
-    /// Another process, or another handle of this one, has the folder open.
+    /// Another process, or another handle in this process, has the folder open.
     #[error("{folder} is in use by another process; stop it first")]
     Locked {
         /// The folder.
@@ -65,7 +65,7 @@ pub enum OpenError {
     /// Both copies of the manifest are damaged.
     #[error("{0}; restore the folder from a backup")]
     ManifestDamaged(Box<Fault>),
-    /// Both checkpoints are damaged. Without one, the state of groups is unknown.
+    /// Both checkpoints are damaged. Without an intact checkpoint, the state of groups is unknown.
     #[error("both checkpoints are damaged ({newer}; {older}); restore the folder from a backup")]
     CheckpointsDamaged {
         /// The damage in the newer checkpoint.
@@ -125,11 +125,12 @@ pub enum OpenError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppendError {
-    /// The next batch is full; retry after the next commit. Returned by `try_append` only, or by any append in a log
-    /// without threads.
+    /// The append would have to wait for the next commit or the next segment. Retry when
+    /// [`Observer::room`](crate::Observer::room) is called. Returned only by methods whose name begins with `try_`, and
+    /// in a log without threads by every append.
     #[error("the commit queue is full")]
     QueueFull,
-    /// The append is larger than the largest possible batch.
+    /// The append does not fit into any batch, because a batch must fit into one segment.
     #[error("an append of {bytes} bytes is too large: at most {limit_bytes} bytes fit")]
     TooLarge {
         /// The size of the append.
@@ -287,11 +288,11 @@ pub struct Fault {
     pub file: String,
     /// The position of the first byte of the damaged part.
     pub position: u64,
-    /// The topic of a damaged event.
+    /// The topic of a damaged event; `None` if no event is affected or the topic is unknown.
     pub topic: Option<String>,
-    /// The first affected seq.
+    /// The first affected seq; `None` if it is unknown.
     pub seq: Option<u64>,
-    /// The last affected seq.
+    /// The last affected seq. If it is `None`, only `seq` is known to be affected.
     pub last_seq: Option<u64>,
     /// The damaged part.
     pub what: FaultKind,

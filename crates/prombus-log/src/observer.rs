@@ -37,7 +37,8 @@ pub struct Committed<'a> {
 pub enum Notice {
     /// Damage. Each damaged place is reported once.
     Damaged(Fault),
-    /// An unfinished batch at the end was cut off when the log was opened. It contains no acknowledged event.
+    /// An unfinished batch at the end of the log was cut off when the log was opened. It contains no acknowledged
+    /// event.
     TornTail {
         /// The segment.
         file: String,
@@ -53,14 +54,15 @@ pub enum Notice {
         /// The index file.
         file: String,
     },
-    /// A file cannot be read at present. Reported once until [`ReadableAgain`](Self::ReadableAgain).
+    /// A file cannot be read at present. Further failures are not reported until
+    /// [`ReadableAgain`](Self::ReadableAgain).
     Unreadable {
         /// The file, the position, and the system's error.
         error: String,
     },
     /// All reads that failed before have succeeded.
     ReadableAgain,
-    /// The disk has no room for another segment: publishers are refused when the current one is full.
+    /// The disk has no room for another segment. When the current segment is full, publishers are refused.
     StorageFull {
         /// The system's error.
         error: String,
