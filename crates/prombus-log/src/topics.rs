@@ -35,8 +35,8 @@ pub(crate) enum TopicChange {
     Deleted { topic: u32 },
 }
 
-/// The names of topics, including topics that are not durable yet. After a deletion, the name is still found by id, but
-/// the id not by name.
+/// The names of topics, including topics that are not durable yet. The name of a deleted topic can still be looked up
+/// by its id, but not its id by the name.
 #[derive(Default)]
 pub(crate) struct TopicTable {
     by_name: HashMap<Arc<str>, TopicId>,
