@@ -15,7 +15,7 @@ pub enum OpenError {
     NotALog {
         /// The folder.
         folder: String,
-        /// A file in it that does not belong to a log. `None` if it has only files of a log.
+        /// A file in it that does not belong to a log. `None` if the folder is empty or has only files of a log.
         example: Option<String>,
     },
     /// The folder contains files of a log, but the manifest that lists them is missing.
@@ -52,17 +52,17 @@ pub enum OpenError {
         /// The system's error.
         source: io::Error,
     },
-    /// The disk has no room for the first files.
+    /// The disk has no room for the first files of a new log, or for the manifest of an existing log.
     #[error("the disk of {folder} is full: free some space ({needed_bytes} bytes are needed to start)")]
     Full {
         /// The folder.
         folder: String,
-        /// The size of a new log.
+        /// The free space that is needed.
         needed_bytes: u64,
         /// The system's error.
         source: io::Error,
     },
-    /// Both copies of the manifest are damaged.
+    /// Both copies of the manifest are damaged, or the checkpoint does not match the manifest.
     #[error("{0}; restore the folder from a backup")]
     ManifestDamaged(Box<Fault>),
     /// Both checkpoints are damaged. Without an intact checkpoint, the state of groups is unknown.
@@ -164,11 +164,12 @@ pub enum AppendError {
     Lookup(String),
 }
 
-/// The log has stopped writing. Whether pending appends are durable is unknown.
+/// Why the log does not write any more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// A write or fdatasync failed. Opening the log again recovers the durable events.
+    /// A write or fdatasync failed, or a thread of the log panicked. Whether pending appends are durable is unknown.
+    /// Opening the log again recovers the durable events.
     #[error("writing stopped after a failure ({0}); restart to recover")]
     Poisoned(String),
     /// The log was closed.
@@ -196,9 +197,9 @@ pub enum ReadError {
     /// These events could not be read. They may be intact: retry later, or continue reading after `last_seq`.
     #[error("cannot read seq {first_seq} to {last_seq} ({file} at position {position})")]
     Unreadable {
-        /// The seq of the first event: where the read began.
+        /// The first seq that could not be read.
         first_seq: u64,
-        /// The seq of the last event, as far as it is known.
+        /// The last seq that could not be read, as far as it is known.
         last_seq: u64,
         /// The file.
         file: String,

@@ -36,9 +36,9 @@
 //! - `maintain/`: `Maintenance` prepares and recycles segments, and writes index files, checkpoints and the manifest.
 //!
 //! `clean/` contains retention and compaction. `recover/` opens, verifies and repairs a log. `storage/` contains the
-//! file operations. The other files define the disk format and the types that all parts share. Calls, and therefore
-//! locks, nest in one direction only: maintenance calls the append queue and the committed log, the append queue calls
-//! the committed log, and no part calls back.
+//! file operations. The other files define the disk format and the types that all parts share. Maintenance and the
+//! writer call the append queue and the committed log, which never call back. So locks are always taken in this order:
+//! maintenance, append queue, committed log.
 
 mod accepted_losses;
 mod bloom_filter;

@@ -232,7 +232,7 @@ impl Log {
     /// The oldest seq of a topic whose event was not cleaned away; `None` if there is none.
     ///
     /// # Errors
-    /// [`ReadError`] if an index cannot be read.
+    /// [`ReadError`] if the topic does not exist or an index cannot be read.
     pub fn first_seq(&self, topic: TopicId) -> Result<Option<u64>, ReadError> {
         self.parts().committed.first_seq(topic.0)
     }
@@ -257,7 +257,7 @@ impl Log {
     /// need not be in order.
     ///
     /// # Errors
-    /// [`ReadError`] if a file cannot be read.
+    /// [`ReadError`] if the topic does not exist or a file cannot be read.
     pub fn first_at_or_after(&self, topic: TopicId, ts: i64) -> Result<Option<u64>, ReadError> {
         find_time::first_at_or_after(&self.parts().committed, topic.0, ts, 0)
     }
@@ -265,7 +265,7 @@ impl Log {
     /// Like [`first_at_or_after`](Self::first_at_or_after), but only among the seqs from `from_seq` on.
     ///
     /// # Errors
-    /// [`ReadError`] if a file cannot be read.
+    /// [`ReadError`] if the topic does not exist or a file cannot be read.
     pub fn first_at_or_after_from(
         &self,
         topic: TopicId,
@@ -279,7 +279,7 @@ impl Log {
     /// it.
     ///
     /// # Errors
-    /// [`ReadError`] if a file cannot be read.
+    /// [`ReadError`] if the topic does not exist or a file cannot be read.
     pub fn find_id(&self, topic: TopicId, id: EventId) -> Result<Option<u64>, ReadError> {
         self.parts().writer.find_id(topic.0, id)
     }
@@ -295,7 +295,7 @@ impl Log {
     /// result may be true by mistake, if a record is damaged or another key has the same hash.
     ///
     /// # Errors
-    /// [`ReadError`] if a file cannot be read.
+    /// [`ReadError`] if the topic does not exist or a file cannot be read.
     pub fn has_key_before(&self, topic: TopicId, key: &[u8], seq: u64) -> Result<bool, ReadError> {
         find_key::has_key_before(&self.parts().committed, topic.0, key, seq)
     }
@@ -303,7 +303,7 @@ impl Log {
     /// The seq of the newest event with this key; `None` if there is none.
     ///
     /// # Errors
-    /// [`ReadError`] if a file cannot be read.
+    /// [`ReadError`] if the topic does not exist or a file cannot be read.
     pub fn find_key(&self, topic: TopicId, key: &[u8]) -> Result<Option<u64>, ReadError> {
         find_key::find_key(&self.parts().committed, topic.0, key)
     }

@@ -104,8 +104,9 @@ impl fmt::Display for Notice {
     }
 }
 
-/// Receives callbacks from the log. They run on the log's own threads and must return soon. A callback must not drop the
-/// last [`Log`](crate::Log), because closing waits for these threads.
+/// Receives callbacks from the log. They run on the log's own threads, or on the thread of a call to the log: for
+/// example, the read that finds damage reports it. They must return soon. A callback must not drop the last
+/// [`Log`](crate::Log), because closing waits for the log's threads.
 pub trait Observer: Send + Sync + 'static {
     /// A batch is durable. Threads that waited for it are already awake.
     fn committed(&self, committed: &Committed<'_>) {

@@ -39,7 +39,7 @@ impl CleanPlan {
         dead.chain(self.groups.iter().map(|group| group.last + 1)).max().unwrap_or(0)
     }
 
-    /// Removes the segments from the plan that are not among the `covered` oldest ones.
+    /// Removes from the plan all segments except the `covered` oldest ones of the log.
     pub(crate) fn limit_to(&mut self, covered: usize) {
         self.dead.retain(|(at, _, _)| *at < covered);
         self.groups.retain(|group| group.last < covered);

@@ -3,9 +3,10 @@
 //! recycled), and neighbouring segments whose live events fit into one segment are rewritten, with their events grouped
 //! by topic.
 //!
-//! Only sealed segments before the mark of the older checkpoint are cleaned: both checkpoints cover the state records
-//! in these segments, so these records are dead too. If later segments can be cleaned, cleaning writes checkpoints
-//! first. Cleaning does not affect new seqs, because checkpoints contain each topic's newest seq.
+//! Only sealed segments before the mark of the older checkpoint (the end of the last batch that it covers) are cleaned:
+//! both checkpoints cover the state records in these segments, so these records are dead too. To clean later segments,
+//! cleaning first writes new checkpoints. Cleaning does not affect new seqs, because checkpoints contain each topic's
+//! newest seq.
 //!
 //! The index of a segment shows how much of it lives. A damaged segment is never rewritten: readers must find a live
 //! damaged event as damaged, and not as cleaned. When no event in it lives, it is retired like any other. An unreadable

@@ -108,8 +108,8 @@ impl Checkpoints {
         if older == newer {
             return Ok(false);
         }
-        // The checkpoint is removed from the manifest first. If a crash prevents that its file is removed too, the next
-        // open removes it.
+        // The checkpoint is removed from the manifest first. If a crash comes before its file is removed, the next open
+        // removes the file.
         catalog.manifest.checkpoints = [newer, newer];
         match catalog.write(&*context.storage, &committed.segments(), &[]) {
             Ok(()) => {}

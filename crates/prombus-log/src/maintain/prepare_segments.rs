@@ -126,8 +126,8 @@ impl Work {
 }
 
 /// Returns a function that slows down the filling of a segment that is not needed yet, because commits use the same
-/// disk. The filling stays a few times ahead of the commits. It should not take much more than a second, because other
-/// maintenance waits for it.
+/// disk. Even so, filling is a few times faster than the commits, and should not take much more than a second, because
+/// other maintenance waits for it.
 fn fill_pace(context: &Context, queue: &AppendQueue, durable: &DurableBatch) -> impl FnMut(u64) {
     let (at_start, _) = queue.room_left();
     let mut last_batch = (durable.get(), None::<Instant>);
