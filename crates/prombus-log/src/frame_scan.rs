@@ -128,8 +128,8 @@ impl<'a> Scan<'a> {
                 break;
             }
             let start = (position - self.buffer_start) as usize;
-            // A header may start in the last bytes of the buffer and continue after them: they are searched after the next
-            // read.
+            // A header may start in the last bytes of the buffer and continue after the buffer, so these bytes are
+            // searched after the next read.
             let searchable = &self.buffer[start..self.buffer.len() - HEADER_BYTES + 1];
             match searchable.iter().position(|&byte| byte == FRAME_MAGIC[0]) {
                 None => position += searchable.len() as u64,

@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// The maximum size of an entry for lost seqs, because readers read an entry in one piece.
 const ENTRY_BYTES_MAX: u64 = 1 << 20;
 
-/// The seqs of a topic next to those in the damaged segment.
+/// The nearest seqs of a topic before and after those in the damaged segment.
 #[derive(Clone, Copy, Debug)]
 struct Around {
     topic: u32,

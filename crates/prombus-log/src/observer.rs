@@ -35,7 +35,7 @@ pub struct Committed<'a> {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Notice {
-    /// Damage. Each damaged place is reported once.
+    /// Damage was found. The same damage is not reported again.
     Damaged(Fault),
     /// An unfinished batch at the end of the log was cut off when the log was opened. It contains no acknowledged
     /// event.

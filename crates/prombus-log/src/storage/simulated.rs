@@ -151,7 +151,7 @@ impl Disk {
         self.state.lock().armed.fail_syncs.push(point);
     }
 
-    /// Makes the next write fail with EIO after a part of it, from its start, was written.
+    /// Makes the next write fail with EIO after a prefix of it was written, possibly nothing or all of it.
     pub fn fail_next_write(&self) {
         self.state.lock().armed.fail_write = true;
     }

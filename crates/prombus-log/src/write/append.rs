@@ -41,7 +41,8 @@ impl Writer {
                 return Err(AppendError::UnknownTopic(event.topic.0));
             }
             if looked_up.is_some_and(|count| count != state.recent_ids.forgotten()) {
-                // Since the lookup, ids of a segment moved from memory to its index file: look them up again.
+                // Since the lookup, the ids of a segment were removed from memory and may be only in its index file
+                // now: look up the ids of this append again.
                 drop(state);
                 looked_up = self.look_up_ids(append, outcomes, wait)?;
                 state = self.queue.state.lock();

@@ -13,7 +13,7 @@ pub(super) struct Inode {
     pub(super) current: Vec<u8>,
     /// The durable length of the file. It is never more than the length of `current`, because files are not truncated.
     pub(super) durable_length: usize,
-    /// Whether a sync would make the length durable. After a failed sync it is false, although the length may not be
+    /// Whether a sync would make the length durable. After a failed sync it is false, even if the length is not
     /// durable.
     pub(super) length_dirty: bool,
     /// The sectors that may differ from the disk, by index. All others are durable as they are in `current`.
