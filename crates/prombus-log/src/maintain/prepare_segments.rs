@@ -23,9 +23,9 @@ const FILL_AHEAD_TIMES: u64 = 4;
 const FILL_PAUSE: Duration = Duration::from_millis(4);
 /// The disk counts as idle after this long without a commit.
 const FILL_IDLE: Duration = Duration::from_millis(100);
-/// Number of segments that are reserved for a full disk. When one is full, the other one is used. By then checkpoints
-/// cover the state records in the first one, so cleaning can free it for reuse. So two are enough, however long the
-/// disk stays full.
+/// Number of reserve segments: small segments that are kept for a full disk. When one is full, the other one is used.
+/// By then checkpoints cover the state records in the first one, so cleaning can free it for reuse. So two are enough,
+/// however long the disk stays full.
 const RESERVE_SEGMENTS: usize = 2;
 
 impl Work {

@@ -95,9 +95,10 @@ pub(crate) struct BegunSegment<T> {
     pub(crate) segment: T,
 }
 
-/// Sorts segments by the order in which they were begun, that is, by batch number. Segments other than the reserves are
-/// begun in the order of the manifest. So a segment without a COMMIT is placed before the first sorted segment that
-/// follows it in the manifest. If there is none, or if the segment is a reserve, it is placed last.
+/// Sorts segments by the order in which they were begun, that is, by batch number. Segments other than reserve segments
+/// (kept for a full disk) are begun in the order of the manifest. So a segment without a COMMIT is placed before the
+/// first sorted segment that follows it in the manifest. If there is none, or if it is a reserve segment, it is placed
+/// last.
 pub(crate) fn in_log_order<T>(segments: Vec<BegunSegment<T>>) -> Vec<T> {
     let (mut ordered, unknown): (Vec<_>, Vec<_>) =
         segments.into_iter().partition(|begun| begun.first_batch.is_some());

@@ -61,7 +61,7 @@ pub(crate) struct AppendPlace {
     pub(crate) salt: u32,
     /// The bytes from the start of the pending batch to the end of the segment.
     pub(crate) remaining: u64,
-    /// Whether the segment is the reserve, whose remaining room publishers must not use.
+    /// Whether this is a reserve segment (kept for a full disk), whose remaining room publishers must not use.
     pub(crate) is_reserve: bool,
 }
 
@@ -103,7 +103,7 @@ impl AppendState {
         let usable = |spare: &SpareSegment| !spare.is_reserve && spare.segment.room() >= with_commit;
         let reserve = |spare: &SpareSegment| use_reserve && spare.segment.room() >= with_commit;
         let at = self.spares.iter().position(usable).or_else(|| {
-            // The reserve is used only if the disk has no room for another segment.
+            // A reserve segment is used only if the disk has no room for another segment.
             self.is_full.then(|| self.spares.iter().position(reserve)).flatten()
         });
         match at.and_then(|at| self.spares.remove(at)) {
