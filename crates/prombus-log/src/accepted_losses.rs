@@ -145,7 +145,7 @@ impl Losses {
         let mut ranges: Vec<Range<u64>> =
             self.rows.iter().filter(is_its).map(|loss| loss.range.clone()).collect();
         ranges.sort_by_key(|range| range.start);
-        // Adjacent ranges are merged, so that an unreadable range across both is found in one.
+        // Adjacent ranges are merged, so that an unreadable range that spans both is inside one accepted range.
         ranges.dedup_by(|later, earlier| {
             let is_joined = later.start <= earlier.end;
             if is_joined {

@@ -2,8 +2,8 @@
 //! contain what a replay from the log's first batch would produce. Two are kept, and opening starts from the newest intact
 //! one.
 //!
-//! A checkpoint is written under its final name. It is not read until the manifest lists it, so a torn one does no harm:
-//! open removes it.
+//! A checkpoint is written under its final name. It is not read until the manifest lists it, so an incomplete one does
+//! no harm: the next open removes it.
 
 use crate::error::{Fault, FaultKind};
 use crate::event_id::EventId;

@@ -38,7 +38,7 @@ impl Context {
         self.options.clock.now_ms()
     }
 
-    /// Stops writing. `Log` then wakes all waiting threads.
+    /// Stops writing and notifies the observer. The caller must then wake all waiting threads (`Parts::announcing`).
     pub(crate) fn fail(&self, reason: String) {
         if self.failure.set(reason.clone()) {
             self.observer().notice(&Notice::Poisoned { reason });

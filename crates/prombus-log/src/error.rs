@@ -15,7 +15,7 @@ pub enum OpenError {
     NotALog {
         /// The folder.
         folder: String,
-        /// A file in it that does not belong to a log. `None` if it has only files of a log.
+        /// A file in it that does not belong to a log. `None` if the folder is empty or has only files of a log.
         example: Option<String>,
     },
     /// The folder contains files of a log, but the manifest that lists them is missing.
@@ -26,7 +26,7 @@ pub enum OpenError {
         /// A file of the log.
         file: String,
     },
-    /// Another process, or another handle of this one, has the folder open.
+    /// Another process, or another handle in this process, has the folder open.
     #[error("{folder} is in use by another process; stop it first")]
     Locked {
         /// The folder.
@@ -52,20 +52,20 @@ pub enum OpenError {
         /// The system's error.
         source: io::Error,
     },
-    /// The disk has no room for the first files.
+    /// The disk has no room for the first files of a new log, or for the manifest of an existing log.
     #[error("the disk of {folder} is full: free some space ({needed_bytes} bytes are needed to start)")]
     Full {
         /// The folder.
         folder: String,
-        /// The size of a new log.
+        /// The free space that is needed.
         needed_bytes: u64,
         /// The system's error.
         source: io::Error,
     },
-    /// Both copies of the manifest are damaged.
+    /// Both copies of the manifest are damaged, or the checkpoint does not match the manifest.
     #[error("{0}; restore the folder from a backup")]
     ManifestDamaged(Box<Fault>),
-    /// Both checkpoints are damaged. Without one, the state of groups is unknown.
+    /// Both checkpoints are damaged. Without an intact checkpoint, the state of groups is unknown.
     #[error("both checkpoints are damaged ({newer}; {older}); restore the folder from a backup")]
     CheckpointsDamaged {
         /// The damage in the newer checkpoint.
@@ -125,11 +125,12 @@ pub enum OpenError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppendError {
-    /// The next batch is full; retry after the next commit. Returned by `try_append` only, or by any append in a log
-    /// without threads.
+    /// The append would have to wait for the next commit or the next segment. Retry when
+    /// [`Observer::room`](crate::Observer::room) is called. Returned only by methods whose name begins with `try_`, and
+    /// in a log without threads by every append.
     #[error("the commit queue is full")]
     QueueFull,
-    /// The append is larger than the largest possible batch.
+    /// The append does not fit into any batch, because a batch must fit into one segment.
     #[error("an append of {bytes} bytes is too large: at most {limit_bytes} bytes fit")]
     TooLarge {
         /// The size of the append.
@@ -163,11 +164,12 @@ pub enum AppendError {
     Lookup(String),
 }
 
-/// The log has stopped writing. Whether pending appends are durable is unknown.
+/// Why the log does not write any more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// A write or fdatasync failed. Opening the log again recovers the durable events.
+    /// A write or fdatasync failed, or a thread of the log panicked. Whether pending appends are durable is unknown.
+    /// Opening the log again recovers the durable events.
     #[error("writing stopped after a failure ({0}); restart to recover")]
     Poisoned(String),
     /// The log was closed.
@@ -195,9 +197,9 @@ pub enum ReadError {
     /// These events could not be read. They may be intact: retry later, or continue reading after `last_seq`.
     #[error("cannot read seq {first_seq} to {last_seq} ({file} at position {position})")]
     Unreadable {
-        /// The seq of the first event: where the read began.
+        /// The first seq that could not be read.
         first_seq: u64,
-        /// The seq of the last event, as far as it is known.
+        /// The last seq that could not be read, as far as it is known.
         last_seq: u64,
         /// The file.
         file: String,
@@ -287,11 +289,11 @@ pub struct Fault {
     pub file: String,
     /// The position of the first byte of the damaged part.
     pub position: u64,
-    /// The topic of a damaged event.
+    /// The topic of a damaged event; `None` if no event is affected or the topic is unknown.
     pub topic: Option<String>,
-    /// The first affected seq.
+    /// The first affected seq; `None` if it is unknown.
     pub seq: Option<u64>,
-    /// The last affected seq.
+    /// The last affected seq. If it is `None`, only `seq` is known to be affected.
     pub last_seq: Option<u64>,
     /// The damaged part.
     pub what: FaultKind,

@@ -14,7 +14,8 @@ pub(crate) const PIECE_BYTES: usize = 1 << 20;
 /// What a scan found at a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// A frame with a valid header.
+    /// A frame with a valid header. If the scan does not check bodies, `is_body_valid` only means that the body is
+    /// there.
     Frame { position: u64, header: Header, is_body_valid: bool },
     /// Bytes up to `end` that are not a frame: damage, or bytes from an earlier use of the file.
     Gap { position: u64, end: u64 },
@@ -127,8 +128,8 @@ impl<'a> Scan<'a> {
                 break;
             }
             let start = (position - self.buffer_start) as usize;
-            // A header may start in the last bytes of the buffer and continue after them: they are searched after the next
-            // read.
+            // A header may start in the last bytes of the buffer and continue after the buffer, so these bytes are
+            // searched after the next read.
             let searchable = &self.buffer[start..self.buffer.len() - HEADER_BYTES + 1];
             match searchable.iter().position(|&byte| byte == FRAME_MAGIC[0]) {
                 None => position += searchable.len() as u64,
@@ -163,7 +164,8 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// The end of the last non-zero byte in `position..end`, or `None` if all are zero. Adds unreadable ranges to `holes`.
+/// The position after the last non-zero byte in `position..end`, or `None` if all are zero. Adds unreadable ranges to
+/// `holes`.
 pub(crate) fn end_of_nonzero(
     file: &dyn StorageFile,
     position: u64,

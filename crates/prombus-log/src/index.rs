@@ -1,16 +1,17 @@
 //! The index of one segment in memory. It maps seq, time, id and key to a position. The committer extends it with each
 //! batch.
 //!
-//! It has about one entry per topic and 16 KiB of segment. When the segment is sealed, the index is written to an index
-//! file (`index_file.rs`). A missing or damaged index file is rebuilt from the segment.
+//! Each entry covers the events of one topic in about 16 KiB of the segment. When the segment is sealed, the index is
+//! written to an index file (`index_file.rs`). A missing or damaged index file is rebuilt from the segment.
 
 use crate::event_id::EventId;
 use crate::keyed_hash::KeyedHash;
 use crate::number_map::NumberMap;
 use crate::record::{FLAG_CLIENT_ID, FLAG_KEY, HEADER_BYTES, Header, Kind};
 
-/// A record is added to the last entry of its topic if it starts within this distance of the entry's start. The entries of
-/// a committed run are merged in the same way, so the records of an entry may start within twice the distance.
+/// A record is added to the last entry of its topic if it starts less than this far after the start of the entry. When
+/// a run is committed, its entries are merged in the same way with those of earlier runs. So the last record of an
+/// entry may start up to twice as far after the start of the entry.
 pub(crate) const ENTRY_SPAN_BYTES: u32 = 16 * 1024;
 
 /// Records of one topic that are close together. Records of other topics may be between them.
@@ -98,11 +99,11 @@ pub(crate) struct Summary {
     pub(crate) first_server_id: EventId,
     /// The highest server id.
     pub(crate) last_server_id: EventId,
-    /// The lowest time-ordered id that a publisher chose; higher than `last_client_id` if there is none.
+    /// The lowest time-ordered id (UUIDv7) that a publisher chose; higher than `last_client_id` if there is none.
     pub(crate) first_client_id: EventId,
     /// The highest time-ordered id that a publisher chose.
     pub(crate) last_client_id: EventId,
-    /// The number of publishers' ids that are not time-ordered.
+    /// The number of ids chosen by publishers that are not time-ordered.
     pub(crate) unordered_ids: u64,
 }
 
@@ -255,7 +256,7 @@ pub(crate) struct CoveredRun {
     pub(crate) end: u64,
 }
 
-/// The index of a segment that can still be extended.
+/// The index of one segment, in memory. It can be extended.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
     /// The entries of each topic, in seq order.
@@ -283,8 +284,8 @@ impl Index {
         self.summary.merge(&run.summary);
     }
 
-    /// Adds an event found in the segment. `with_entry` is false if the event's whole run is covered by one entry
-    /// ([`cover_run`](Self::cover_run)).
+    /// Adds an event found in the segment. `with_entry` is false if one entry covers the event's whole run
+    /// ([`cover_run`](Self::cover_run)), or if the index is only for ids.
     pub(crate) fn add_event(&mut self, event: &FoundEvent, with_entry: bool) {
         let header = &event.header;
         self.summary.add(header);
@@ -329,9 +330,9 @@ impl Index {
 
 /// Searches in the entries of one topic, which are in seq order.
 pub(crate) trait EntrySearch {
-    /// The first entry that ends at `seq` or later.
+    /// The first entry that ends at `seq` or later; `None` if there is none.
     fn reaching(&self, seq: u64) -> Option<Entry>;
-    /// The only entry that can contain this server id.
+    /// The only entry that can contain this server id (an id that the log generated); `None` if no entry can.
     fn for_server_id(&self, id: EventId) -> Option<Entry>;
 }
 
@@ -341,8 +342,8 @@ impl EntrySearch for [Entry] {
     }
 
     fn for_server_id(&self, id: EventId) -> Option<Entry> {
-        // Server ids increase with the seq. An entry with publishers' ids only has no server id: use an earlier entry
-        // instead.
+        // Server ids increase with the seq. An entry whose ids were all chosen by publishers has no server id: use an
+        // earlier entry instead.
         let mut low = 0;
         let mut high = self.len();
         let mut best = None;

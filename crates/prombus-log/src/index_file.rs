@@ -21,18 +21,20 @@ use std::sync::Arc;
 /// Why an index file could not be used.
 #[derive(Debug)]
 pub(crate) enum IndexError {
-    /// A checksum does not match at this position: rebuild the index.
+    /// The file is damaged at this position: rebuild the index.
     Damaged {
         position: u64,
     },
-    /// Intact, but written for an earlier use of the segment's file or for another length: rebuild the index.
+    /// The file is missing, or intact but written for an earlier use of the segment's file, for another length, or by
+    /// another version: rebuild the index.
     Stale,
     Io(io::Error),
 }
 
 impl From<io::Error> for IndexError {
     fn from(error: io::Error) -> Self {
-        // The index was removed together with its segment, which a reader still holds.
+        // A missing file counts as stale: it was never written, or it was removed with its segment, which a reader
+        // still uses.
         if error.kind() == io::ErrorKind::NotFound { Self::Stale } else { Self::Io(error) }
     }
 }
@@ -215,7 +217,7 @@ impl IndexFile {
         ends.max().unwrap_or(0)
     }
 
-    /// The number of publishers' ids.
+    /// The number of publishers' ids (event ids that publishers chose).
     pub(crate) fn id_count(&self) -> u64 {
         u64::from(self.sections[IDS].count)
     }
@@ -261,7 +263,7 @@ impl IndexFile {
         Ok(found)
     }
 
-    /// Looks up the newest position of a key by its hash. The caller must compare the key itself.
+    /// Looks up the newest record of a key by the hash of the key. The caller must compare the key itself.
     pub(crate) fn find_key(&self, hash: u64) -> Result<Option<KeyEntry>, IndexError> {
         if !self.key_filter.may_contain(hash) {
             return Ok(None);

@@ -99,7 +99,7 @@ fn sorted_by_hash(ids: &[IdEntry], hash: KeyedHash) -> Vec<(u64, u32)> {
     sorted
 }
 
-/// Yields the thread once every few thousand items.
+/// Yields the thread every few thousand items.
 fn yield_sometimes(at: usize) {
     if at % 4096 == 0 {
         std::thread::yield_now();
@@ -145,8 +145,8 @@ pub(crate) fn write_index_file(
     write_synced(storage, index, segment, salt, covered, hash, SyncPoint::Index)
 }
 
-/// Writes the index of ids whose events were cleaned away. The file's name is durable once the caller has synced the
-/// folder.
+/// Writes the index of ids whose events were cleaned away. The file's name becomes durable only when the caller syncs
+/// the folder.
 pub(crate) fn write_kept_index(
     storage: &Arc<dyn Storage>,
     index: &Index,

@@ -1,9 +1,9 @@
 //! The storage engine of prombus. One segmented log on disk holds the events of all topics and opaque state records of the
 //! caller.
 //!
-//! An append is durable once the batch of its [`Ticket`] is written and fdatasynced. Readers never see an event before
-//! that. All topics share one log and one stream of fdatasyncs, so a thousand concurrent publishers share the cost of one
-//! fdatasync.
+//! An append is durable as soon as its batch, which its [`Ticket`] identifies, is written and fdatasynced. Readers
+//! never see an event before that. All topics share one log and one stream of fdatasyncs, so a thousand concurrent
+//! publishers share the cost of one fdatasync.
 //!
 //! ```
 //! use prombus_log::{Append, Chunk, Log, NewEvent, Options, Outcomes, ReadLimit};
@@ -35,9 +35,10 @@
 //! - `read/`: `CommittedLog` holds the durable part of the log and serves all reads.
 //! - `maintain/`: `Maintenance` prepares and recycles segments, and writes index files, checkpoints and the manifest.
 //!
-//! `clean/` contains retention and compaction. `recover/` opens, verifies and repairs a log. `storage/` contains the file
-//! operations. The other files define the disk format and the types that all parts share. Calls, and therefore locks, nest
-//! in one direction only: maintenance, then append queue, then committed log.
+//! `clean/` contains retention and compaction. `recover/` opens, verifies and repairs a log. `storage/` contains the
+//! file operations. The other files define the disk format and the types that all parts share. Maintenance and the
+//! writer call the append queue and the committed log, which never call back. So locks are always taken in this order:
+//! maintenance, append queue, committed log.
 
 mod accepted_losses;
 mod bloom_filter;

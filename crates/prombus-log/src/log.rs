@@ -45,7 +45,7 @@ pub struct TopicInfo {
 pub struct LogStats {
     /// Number of segments that contain records.
     pub segments: usize,
-    /// Bytes of records in them.
+    /// Bytes of records in these segments.
     pub bytes: u64,
     /// Memory used by index filters and tables.
     pub index_memory_bytes: usize,
@@ -53,7 +53,7 @@ pub struct LogStats {
     pub durable_batch: u64,
     /// Damaged places reported since the log was opened.
     pub faults: u64,
-    /// Damaged events reported since the log was opened. Each counts once.
+    /// Damaged events reported since the log was opened. An event that is reported again is not counted again.
     pub corrupt_events: u64,
 }
 
@@ -107,9 +107,9 @@ impl Log {
         &self.handle.parts
     }
 
-    /// Appends events and state records atomically: all of them become durable, or none. If the commit queue is full, the
-    /// call waits; in a log without threads it returns [`AppendError::QueueFull`] instead. It returns once each event has
-    /// its seq. The events are durable when [`wait`](Self::wait) returns for the ticket.
+    /// Appends events and state records atomically: all of them become durable, or none. If the commit queue is full,
+    /// the call waits; in a log without threads it returns [`AppendError::QueueFull`] instead. It returns as soon as
+    /// each event has its seq. The events are durable when [`wait`](Self::wait) returns for the ticket.
     ///
     /// # Errors
     /// See [`AppendError`]: nothing was appended.
@@ -143,8 +143,9 @@ impl Log {
         self.durable_batch() >= ticket.batch
     }
 
-    /// Returns up to which commit time the log is closed and complete. Also closes all times up to `closing`, even if the
-    /// clock has not reached it: pass the commit time of an existing event, or the current time.
+    /// Returns up to which commit time the log is closed (later appends get later times) and complete (it is closed,
+    /// and all events up to that time are durable). The call itself closes all times up to `closing`, even if the clock
+    /// has not reached it: pass the commit time of an existing event, or the current time.
     pub fn commit_times(&self, closing: i64) -> CommitTimes {
         self.parts().writer.commit_times(closing)
     }
@@ -216,9 +217,9 @@ impl Log {
         self.parts().committed.view().last_seq(topic.0).unwrap_or(0)
     }
 
-    /// Whether the batches that are kept in memory contain this seq of a topic, and therefore all later ones. A read from
-    /// this seq on normally reads no file. Only a read of a few events deep inside a long batch may read the file, whose
-    /// pages were just written.
+    /// Whether the batches that are kept in memory contain this seq of a topic, and therefore all later ones. A read
+    /// from this seq on normally reads no file. The exception is a read of a few events deep inside a long batch: it
+    /// may read the segment file, but these pages were just written and are probably still in the page cache.
     pub fn is_in_memory(&self, topic: TopicId, seq: u64) -> bool {
         self.parts().committed.view().tail.contains(topic.0, seq)
     }
@@ -228,16 +229,16 @@ impl Log {
         self.parts().queue.appended_seq(topic)
     }
 
-    /// The oldest seq of a topic that was not cleaned away.
+    /// The oldest seq of a topic whose event was not cleaned away; `None` if there is none.
     ///
     /// # Errors
-    /// [`ReadError`] if an index cannot be read.
+    /// [`ReadError`] if the topic does not exist or an index cannot be read.
     pub fn first_seq(&self, topic: TopicId) -> Result<Option<u64>, ReadError> {
         self.parts().committed.first_seq(topic.0)
     }
 
     /// Reads events of a topic into `chunk`, starting at seq `from` and up to the limit. If the chunk is empty and its
-    /// [`next_seq`](Chunk::next_seq) is `from`, there is no event yet.
+    /// [`next_seq`](Chunk::next_seq) is `from`, the topic has no event at or after `from` yet.
     ///
     /// # Errors
     /// [`ReadError`] if the topic does not exist or a file cannot be read. Damage is not an error: damaged events are left
@@ -252,10 +253,11 @@ impl Log {
         self.parts().committed.read(topic.0, from, limit, chunk)
     }
 
-    /// The first seq whose event has this `ts` or a later one. Publishers' times need not be in order.
+    /// The first seq whose event has this `ts` or a later one; `None` if there is none. The times that publishers set
+    /// need not be in order.
     ///
     /// # Errors
-    /// [`ReadError`] if a file cannot be read.
+    /// [`ReadError`] if the topic does not exist or a file cannot be read.
     pub fn first_at_or_after(&self, topic: TopicId, ts: i64) -> Result<Option<u64>, ReadError> {
         find_time::first_at_or_after(&self.parts().committed, topic.0, ts, 0)
     }
@@ -263,7 +265,7 @@ impl Log {
     /// Like [`first_at_or_after`](Self::first_at_or_after), but only among the seqs from `from_seq` on.
     ///
     /// # Errors
-    /// [`ReadError`] if a file cannot be read.
+    /// [`ReadError`] if the topic does not exist or a file cannot be read.
     pub fn first_at_or_after_from(
         &self,
         topic: TopicId,
@@ -273,40 +275,42 @@ impl Log {
         find_time::first_at_or_after(&self.parts().committed, topic.0, ts, from_seq)
     }
 
-    /// The seq of the event with this id, whether the server or a publisher chose the id.
+    /// The seq of the event with this id, whether the log or a publisher chose the id. `None` if no durable event has
+    /// it.
     ///
     /// # Errors
-    /// [`ReadError`] if a file cannot be read.
+    /// [`ReadError`] if the topic does not exist or a file cannot be read.
     pub fn find_id(&self, topic: TopicId, id: EventId) -> Result<Option<u64>, ReadError> {
         self.parts().writer.find_id(topic.0, id)
     }
 
-    /// Whether this log generated the id. One in 65,536 other ids passes the check too. Server ids increase with each
-    /// append.
+    /// Whether this log generated the id. Of the ids that it did not generate, about one in 65,536 passes the check
+    /// too. Each generated id is higher than all generated before it.
     pub fn is_own_id(&self, id: EventId) -> bool {
         is_own(self.parts().context.hash, id)
     }
 
-    /// Whether an event of the topic with this key and a lower seq is in another segment than the event with this seq.
-    /// Events in the same segment do not matter: they are cleaned away no later than that event.
+    /// Whether the topic has an event with this key and a lower seq in a segment other than that of the event `seq`.
+    /// Earlier events in the same segment are ignored, because they are cleaned away no later than the event `seq`. The
+    /// result may be true by mistake, if a record is damaged or another key has the same hash.
     ///
     /// # Errors
-    /// [`ReadError`] if a file cannot be read.
+    /// [`ReadError`] if the topic does not exist or a file cannot be read.
     pub fn has_key_before(&self, topic: TopicId, key: &[u8], seq: u64) -> Result<bool, ReadError> {
         find_key::has_key_before(&self.parts().committed, topic.0, key, seq)
     }
 
-    /// The seq of the newest event with this key.
+    /// The seq of the newest event with this key; `None` if there is none.
     ///
     /// # Errors
-    /// [`ReadError`] if a file cannot be read.
+    /// [`ReadError`] if the topic does not exist or a file cannot be read.
     pub fn find_key(&self, topic: TopicId, key: &[u8]) -> Result<Option<u64>, ReadError> {
         find_key::find_key(&self.parts().committed, topic.0, key)
     }
 
-    /// Removes dead events; see [`Liveness`]. The call blocks until it is done, at the pace that the options set, and ends
-    /// early when the log is closed. A second call at the same time does nothing. It may write checkpoints, for which it
-    /// asks the [`State`] for a snapshot.
+    /// Removes dead events; see [`Liveness`]. The call blocks until it is done, at the pace that the options set, and
+    /// ends early when the log is closed. While one call runs, another call does nothing. Cleaning may write
+    /// checkpoints, for which it asks the [`State`] for a snapshot.
     ///
     /// # Errors
     /// [`Unavailable`] if writing stopped or the log is closed.
@@ -343,7 +347,7 @@ impl Log {
         parts.announcing(parts.maintenance.backup_to(destination, progress))
     }
 
-    /// The size of each topic, including dead events that are not cleaned yet. Reads the indexes of all segments once.
+    /// The size of each topic, including dead events that are not cleaned yet. Reads the index of every segment.
     ///
     /// # Errors
     /// [`ReadError`] if an index cannot be read.

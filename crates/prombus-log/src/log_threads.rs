@@ -38,7 +38,8 @@ impl Parts {
         Self { context, committed, queue, writer, maintenance, is_failure_announced: AtomicBool::new(false) }
     }
 
-    /// Returns `result`, the result of a call that may have stopped writing. Announces the failure if it did.
+    /// Returns `result` unchanged. It is the result of a call that may have stopped writing; if writing has stopped,
+    /// wakes all waiting threads.
     #[inline]
     pub(crate) fn announcing<T>(&self, result: T) -> T {
         if self.context.failure.get().is_some() {
@@ -47,7 +48,7 @@ impl Parts {
         result
     }
 
-    /// Wakes all waiting threads, once.
+    /// Stops the long jobs and wakes all waiting threads. Does so only on the first call.
     #[cold]
     fn announce_failure(&self) {
         if !self.is_failure_announced.swap(true, Ordering::SeqCst) {

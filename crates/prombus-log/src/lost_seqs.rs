@@ -1,8 +1,8 @@
 //! Finds the seqs that were lost in a damaged part of a segment if the COMMITs of that part are lost too.
 //!
 //! A topic's seqs have no gaps. So a seq that no index has was either cleaned or is in a damaged part. If there is a
-//! damaged part between its neighbours, the index gets an entry that covers it: a reader then finds the damage and reports
-//! it, instead of taking the seq for cleaned.
+//! damaged part between the neighbours of the seq, the index gets an entry that covers the seq: a reader then finds the
+//! damage and reports it, instead of taking the seq for cleaned.
 
 use crate::event_id::EventId;
 use crate::index::{Entry, Index, TopicSpan};
@@ -17,10 +17,10 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Readers read an entry in one piece, so damaged parts that are further apart than this do not share an entry.
+/// The maximum size of an entry for lost seqs, because readers read an entry in one piece.
 const ENTRY_BYTES_MAX: u64 = 1 << 20;
 
-/// The seqs of a topic next to those in the damaged segment.
+/// The nearest seqs of a topic before and after those in the damaged segment.
 #[derive(Clone, Copy, Debug)]
 struct Around {
     topic: u32,
@@ -119,8 +119,8 @@ fn lost_entry(damage: &[Range<u64>], last: Option<u64>, next: u64, region: Range
     let lost_max = parts.iter().map(|part| (part.end - part.start) / HEADER_BYTES as u64).sum::<u64>();
     let first = match last {
         Some(last) => (last + 1).max(next.saturating_sub(lost_max)),
-        // The topic's first known event. If all earlier ones fit into the damage, they are lost; otherwise they were
-        // cleaned.
+        // `next` is the topic's first known seq. If all earlier events fit into the damage, they count as lost;
+        // otherwise they were cleaned.
         None if next.saturating_sub(1) <= lost_max => 1,
         None => return None,
     };
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(lost(Some(4), 7), Some((5, 6, 8192, 8704)));
         assert_eq!(lost(Some(4), 100), Some((92, 99, 8192, 8704)), "the others were cleaned");
         assert_eq!(lost(None, 3), Some((1, 2, 8192, 8704)));
-        assert_eq!(lost(None, 100), None, "cleaned");
+        assert_eq!(lost(None, 100), None, "all were cleaned");
         assert_eq!(lost_entry(damage, Some(4), 7, 9000..16_384), None, "the damage is elsewhere");
     }
 }

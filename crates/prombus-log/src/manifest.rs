@@ -25,7 +25,8 @@ pub(crate) struct SegmentRow {
     pub(crate) id: SegmentId,
     /// The end of the last batch; `None` while the segment is being written or not begun.
     pub(crate) sealed: Option<u64>,
-    /// Whether this is the small segment that is reserved for state records and cleaning.
+    /// Whether this is one of the small segments that are reserved for a full disk. Only state records and deletions of
+    /// topics are written to it.
     pub(crate) reserve: bool,
 }
 
@@ -34,9 +35,9 @@ pub(crate) struct SegmentRow {
 pub(crate) struct KeptIndex {
     /// The number of the index file.
     pub(crate) number: u64,
-    /// The salt in the head of the file.
+    /// The salt that the head of the file contains.
     pub(crate) salt: u32,
-    /// The indexed length in the head of the file.
+    /// The indexed length of the segment, which the head of the file contains.
     pub(crate) covered: u64,
     /// When the ids expire.
     pub(crate) expires_ms: i64,
@@ -66,12 +67,12 @@ pub(crate) struct Manifest {
 /// What reading the manifest found.
 pub(crate) enum ManifestRead {
     Missing,
-    /// A newer version wrote it, with this format version.
+    /// A newer version of prombus wrote it, with this format version.
     Newer(u32),
     Damaged(Fault),
     Found {
         manifest: Manifest,
-        /// Set if one of the two copies is damaged.
+        /// The damage, if one of the two copies is damaged.
         fault: Option<Fault>,
     },
 }
@@ -160,10 +161,11 @@ impl Manifest {
     /// Replaces the manifest on disk. After an error, either the old or the new manifest is on disk, and it is intact.
     pub(crate) fn write(&self, storage: &dyn Storage) -> io::Result<()> {
         let file = write_new(storage, MANIFEST_NEW, &self.encode())?;
-        // Before the rename: otherwise a power cut can leave an empty MANIFEST.
+        // Synced before the rename. Otherwise a power cut can leave an empty MANIFEST.
         file.sync(SyncPoint::Manifest)?;
         storage.rename(MANIFEST_NEW, MANIFEST)?;
-        // After the rename a crash may leave either manifest. So an error must not look like a full disk, which is retried.
+        // Until this sync has succeeded, a crash may leave either manifest. So its error must not look like a full
+        // disk, after which callers continue and retry.
         storage.sync_folder(SyncPoint::ManifestFolder).map_err(io::Error::other)
     }
 

@@ -35,9 +35,10 @@ pub struct Committed<'a> {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Notice {
-    /// Damage. Each damaged place is reported once.
+    /// Damage was found. The same damage is not reported again.
     Damaged(Fault),
-    /// An unfinished batch at the end was cut off when the log was opened. It contains no acknowledged event.
+    /// An unfinished batch at the end of the log was cut off when the log was opened. It contains no acknowledged
+    /// event.
     TornTail {
         /// The segment.
         file: String,
@@ -53,14 +54,15 @@ pub enum Notice {
         /// The index file.
         file: String,
     },
-    /// A file cannot be read at present. Reported once until [`ReadableAgain`](Self::ReadableAgain).
+    /// A file cannot be read at present. Further failures are not reported until
+    /// [`ReadableAgain`](Self::ReadableAgain).
     Unreadable {
         /// The file, the position, and the system's error.
         error: String,
     },
     /// All reads that failed before have succeeded.
     ReadableAgain,
-    /// The disk has no room for another segment: publishers are refused when the current one is full.
+    /// The disk has no room for another segment. When the current segment is full, publishers are refused.
     StorageFull {
         /// The system's error.
         error: String,
@@ -102,8 +104,9 @@ impl fmt::Display for Notice {
     }
 }
 
-/// Receives callbacks from the log. They run on the log's own threads and must return soon. A callback must not drop the
-/// last [`Log`](crate::Log), because closing waits for these threads.
+/// Receives callbacks from the log. They run on the log's own threads, or on the thread of a call to the log: for
+/// example, the read that finds damage reports it. They must return soon. A callback must not drop the last
+/// [`Log`](crate::Log), because closing waits for the log's threads.
 pub trait Observer: Send + Sync + 'static {
     /// A batch is durable. Threads that waited for it are already awake.
     fn committed(&self, committed: &Committed<'_>) {

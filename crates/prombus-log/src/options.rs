@@ -34,17 +34,19 @@ pub struct Options {
     pub reserve_bytes: u64,
     /// Number of segments that are prepared in advance. Default: 1.
     pub prepared_segments: usize,
-    /// The largest size that a batch grows to while the previous one is synced. Default: 4 MiB.
+    /// Appends are added to the same batch up to this size. A larger append gets a batch of its own. Default: 4 MiB.
     pub batch_bytes: usize,
-    /// Size of the newest committed batches that stay in memory for readers. Default: 64 MiB.
+    /// Maximum size of the newest committed batches that stay in memory for readers. Default: 64 MiB.
     pub tail_bytes: usize,
     /// A checkpoint is written after this many bytes of log. Default: 32 MiB.
     pub checkpoint_bytes: u64,
-    /// Size of the index tables of sealed segments that stay in memory. Default: 32 MiB.
+    /// Maximum size of the index tables of sealed segments that stay in memory. Default: 32 MiB.
     pub index_cache_bytes: usize,
-    /// How long publishers' ids count as duplicates after cleaning removed their events; 7 days.
+    /// How long an id that a publisher chose still counts as a duplicate after cleaning has removed its event. Default:
+    /// 7 days.
     pub dedupe_ms: i64,
-    /// The largest total size of the files with such ids. Above it, the oldest ids are forgotten early. Default: no limit.
+    /// The maximum total size of the files that keep ids of removed events. Above it, the oldest ids are forgotten
+    /// early. Default: no limit.
     pub kept_ids_bytes: u64,
     /// The clock.
     pub clock: Arc<dyn Clock>,

@@ -79,8 +79,8 @@ pub(crate) fn losses_of_batch(
         let is_hit = |place: &&DamagedRange| place.position < run.end && place.end > run.start;
         let places: Vec<&DamagedRange> = damage.iter().filter(is_hit).collect();
         for (at, place) in places.iter().enumerate() {
-            // Lost seqs and damaged ranges are both in order: each range gets one seq, and the last range all remaining
-            // ones.
+            // It is unknown which seq was lost in which range. Both are in order, so each range gets one seq, and the
+            // last range all remaining ones.
             let share = if at + 1 == places.len() { lost.len() } else { lost.len().min(1) };
             let seqs: Vec<u64> = lost.drain(..share).collect();
             let seqs = seqs.first().copied().zip(seqs.last().copied());

@@ -1,11 +1,12 @@
 //! Encodes and decodes frames. A frame is a 64-byte header with its own checksum, then the key and the body, which share a
 //! second checksum.
 //!
-//! Both checksums are salted with a random number for each use of a file. So frames from an earlier use of a recycled
-//! file, and payloads that imitate frames, are never valid. A batch is a sequence of runs (records of one topic) that ends
-//! with a COMMIT frame. The COMMIT's body lists the runs, each with a digest of its header checksums. A header checksum
-//! covers the body checksum, so the digests cover every byte of the batch. There is no further checksum over the whole
-//! batch: with the same polynomial it would find nothing that the record checksums do not find.
+//! Each use of a file has its own random number, the salt, and both checksums are salted with it. So frames from an
+//! earlier use of a recycled file, and payloads that imitate frames, are never valid. A batch is a sequence of runs
+//! (records of one topic) that ends with a COMMIT frame. The COMMIT's body lists the runs, each with a digest of its
+//! header checksums. A header checksum covers the body checksum, so the digests cover every byte of the batch. There is
+//! no further checksum over the whole batch: with the same polynomial it would find nothing that the record checksums
+//! do not find.
 
 use crate::event_id::EventId;
 use crate::fields::{Fields, u32_at, u64_at};
@@ -96,7 +97,7 @@ impl Header {
         Self::trusted(bytes, salt)
     }
 
-    /// Reads a header that was checked before, or was never on disk.
+    /// Reads a header that was checked before, or was never on disk. `None` if its kind, topic or seq is impossible.
     pub(crate) fn trusted(bytes: &[u8], salt: u32) -> Option<Self> {
         let kind = match bytes[8] {
             1 => Kind::Event,

@@ -1,5 +1,5 @@
-//! A segment, one file of the log: a header page, then frames. The file is written in full in advance, because an fdatasync
-//! of allocated blocks is twice as fast as one that has to allocate them.
+//! A segment, one file of the log: a header page, then frames. All blocks of the file are written before the segment is
+//! used, because an fdatasync of existing blocks is twice as fast as one that has to allocate them.
 
 use crate::accepted_losses::LossyFile;
 use crate::error::{Fault, FaultKind, ReadError};
@@ -37,7 +37,7 @@ impl SegmentKind {
     }
 }
 
-/// What identifies a segment, in the manifest and in its header.
+/// The properties of a segment that the manifest and the segment's header both contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentId {
     pub(crate) number: u64,
@@ -127,7 +127,8 @@ impl Segment {
         self.id.capacity - SEGMENT_DATA_START
     }
 
-    /// The file. Opens it if necessary. The file keeps its name as long as this segment has a holder.
+    /// The file. Opens it if necessary. The file keeps its name as long as anything besides the list of retired
+    /// segments holds this `Segment`.
     pub(crate) fn file(&self) -> io::Result<Arc<dyn StorageFile>> {
         let mut file = self.file.lock();
         if let Some(file) = &*file {
@@ -283,8 +284,8 @@ pub(crate) fn recycle(storage: &dyn Storage, old_number: u64, id: &SegmentId, lo
     finish(storage, &*file, id, log_id)
 }
 
-/// Makes the header durable. This must happen before the manifest lists the segment: otherwise a power cut can leave the
-/// salt of an earlier use.
+/// Makes the header durable. This must happen before the manifest lists the segment: otherwise a power cut can leave a
+/// header with the salt of an earlier use.
 fn finish(storage: &dyn Storage, file: &dyn StorageFile, id: &SegmentId, log_id: u64) -> io::Result<()> {
     write_header(file, id, log_id)?;
     file.sync(SyncPoint::Segment)?;

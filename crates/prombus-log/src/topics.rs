@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub struct TopicId(pub(crate) u32);
 
 impl TopicId {
-    /// The id with this number, for callers that stored the number in a record of their own. Such a topic need not exist.
+    /// The id with this number, for callers that stored the number in a record of their own. The topic need not exist.
     #[inline]
     pub const fn from_number(number: u32) -> Self {
         Self(number)
@@ -35,7 +35,8 @@ pub(crate) enum TopicChange {
     Deleted { topic: u32 },
 }
 
-/// The names of topics, including those that are not durable yet.
+/// The names of topics, including topics that are not durable yet. The name of a deleted topic can still be looked up
+/// by its id, but not its id by the name.
 #[derive(Default)]
 pub(crate) struct TopicTable {
     by_name: HashMap<Arc<str>, TopicId>,

@@ -38,7 +38,7 @@ impl UnreadableRanges {
         self.ranges.iter().find(|hole| hole.start < range.end && hole.end > range.start)
     }
 
-    /// Fails with the first hole, if there is one.
+    /// Returns an error for the first hole, if there is one.
     pub(crate) fn check(&self) -> Result<(), UnreadableAt> {
         match self.ranges.first() {
             None => Ok(()),

@@ -4,8 +4,8 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Wakes one thread, which then finds out what there is to do. Notifying again before the thread has woken costs one
-/// atomic load.
+/// Wakes one thread, which then finds out what there is to do. Notifying it again before it has woken costs one atomic
+/// load.
 #[derive(Default)]
 pub(crate) struct Wakeup {
     is_notified: AtomicBool,

@@ -15,7 +15,7 @@ const PAGE_BYTES: u64 = 4096;
 /// Neighbouring segments that are rewritten together.
 pub(crate) struct RewriteGroup {
     pub(crate) segments: Vec<Arc<Segment>>,
-    /// The index of the last one in log order.
+    /// The index, in log order, of the last of these segments.
     pub(crate) last: usize,
     /// The size of their live events.
     pub(crate) live_bytes: u64,
@@ -39,7 +39,7 @@ impl CleanPlan {
         dead.chain(self.groups.iter().map(|group| group.last + 1)).max().unwrap_or(0)
     }
 
-    /// Removes the segments that checkpoints do not cover.
+    /// Removes from the plan all segments except the `covered` oldest ones of the log.
     pub(crate) fn limit_to(&mut self, covered: usize) {
         self.dead.retain(|(at, _, _)| *at < covered);
         self.groups.retain(|group| group.last < covered);
@@ -73,7 +73,7 @@ impl SegmentLiveness<'_> {
             };
             plan.was_unreadable |= is_unreadable || census.is_err();
             if let Ok(Census { events, live: LiveCount { events: 0, .. } }) = census {
-                // The segments before and after it become neighbours.
+                // When this segment is gone, the segments before and after it are neighbours, so the group continues.
                 plan.dead.push((at, Arc::clone(segment), events));
                 continue;
             }
@@ -103,8 +103,9 @@ impl SegmentLiveness<'_> {
 }
 
 impl RewriteGroup {
-    /// A merge reduces the number of segments. A single segment is rewritten only if its size is at least halved. So the
-    /// same events are not rewritten repeatedly without effect.
+    /// Whether to rewrite the group. Several segments are always merged, because that reduces their number. A single
+    /// segment is rewritten only if at most half of it lives. So the same events are not rewritten repeatedly without
+    /// effect.
     fn is_worth_it(&self) -> bool {
         let capacity = self.segments[0].id.capacity;
         self.segments.len() > 1

@@ -1,10 +1,12 @@
-//! Cleans the log. Retention, compaction and the deletion of topics are one job: the caller says which events live,
-//! segments without live events are retired, and neighbouring segments whose live events fit into one are rewritten,
-//! grouped by topic.
+//! Cleans the log. Retention, compaction and the deletion of topics are one job: the caller says which events live
+//! (must be kept), segments without live events are retired (removed from the log, so that their files can be
+//! recycled), and neighbouring segments whose live events fit into one segment are rewritten, with their events grouped
+//! by topic.
 //!
-//! Only sealed segments before the mark of the older checkpoint are cleaned: both checkpoints cover the state records in
-//! them, so these are dead too. If later segments can be cleaned, cleaning writes checkpoints first. Cleaning does not
-//! affect new seqs, because checkpoints contain each topic's newest seq.
+//! Only sealed segments before the mark of the older checkpoint (the end of the last batch that it covers) are cleaned:
+//! both checkpoints cover the state records in these segments, so these records are dead too. To clean later segments,
+//! cleaning first writes new checkpoints. Cleaning does not affect new seqs, because checkpoints contain each topic's
+//! newest seq.
 //!
 //! The index of a segment shows how much of it lives. A damaged segment is never rewritten: readers must find a live
 //! damaged event as damaged, and not as cleaned. When no event in it lives, it is retired like any other. An unreadable
@@ -12,8 +14,8 @@
 //! because they do not have to read it.
 //!
 //! **Invariant:** no lock is held while segments are read or written, or while the caller's [`Liveness`] runs. After
-//! cleaning, the live events of any two neighbours do not fit into one segment. So sealed segments take at most twice the
-//! size of the live events, plus one segment.
+//! cleaning, the live events of any two neighbouring segments that it may rewrite do not fit into one segment. So these
+//! segments take at most twice the size of their live events, plus one segment.
 
 use crate::clean::clean_plan::RewriteGroup;
 use crate::clean::clean_stop::CleanStop;
@@ -101,10 +103,12 @@ impl Cleaner<'_> {
         }
         plan.limit_to(self.cover(needed)?);
         if !self.retire_dead(plan.dead)? {
-            // A dead segment that stays is between the segments of a planned group, and log order must not change.
+            // A dead segment that stays may be between the segments of a planned group. Merging them across it would
+            // change the log order.
             return Ok(false);
         }
-        // The groups are dropped one by one, because the file of a segment that is held is not recycled.
+        // Each group is dropped as soon as it is rewritten, because a file is not recycled while anything holds its
+        // segment.
         for group in plan.groups {
             match self.rewrite_group(&group) {
                 Err(CleanStop::Damaged { segment }) => {
@@ -135,7 +139,7 @@ impl Cleaner<'_> {
         Ok(work.covered())
     }
 
-    /// Retires the segments without a live event, with one manifest. Returns false if some had to stay.
+    /// Retires the segments without a live event, with one write of the manifest. Returns false if some had to stay.
     fn retire_dead(&mut self, dead: Vec<(usize, Arc<Segment>, u64)>) -> Result<bool, CleanStop> {
         let maintenance = self.live.maintenance;
         let mut gone = Vec::with_capacity(dead.len());
@@ -180,7 +184,8 @@ impl Cleaner<'_> {
         let maintenance = self.live.maintenance;
         loop {
             match self.try_rewrite(group) {
-                // Retired files are kept for publishers, but removing one here lets cleaning free more.
+                // Retired files are kept for recycling, but removing one makes room to continue cleaning, which frees
+                // more.
                 Err(CleanStop::Io(error)) if is_full(&error) => {
                     let Some(mut work) = maintenance.work() else { return Err(error.into()) };
                     if !work.free_one_retired()? {

@@ -1,5 +1,5 @@
-//! Keeps the publishers' ids of events that cleaning removes. For `dedupe_ms` after the cleaning, a publish with such
-//! an id is a duplicate.
+//! Keeps the publishers' ids (event ids that publishers chose) of events that cleaning removes. For `dedupe_ms` after
+//! the cleaning, a publish with such an id is a duplicate.
 //!
 //! If a segment has no live event, its index file stays. If segments are rewritten, the removed ids go into one new file: an
 //! index that contains only ids. The manifest lists both kinds, and an open reads their filters. Small files are
@@ -19,7 +19,7 @@ use crate::step::Step;
 use crate::storage::is_full;
 use std::sync::Arc;
 
-/// Files with at most this many ids are merged.
+/// Files with at most this many ids count as small.
 const SMALL_IDS: u64 = 64 * 1024;
 /// Small files are merged when there are at least this many.
 const MERGED_FILES: usize = 8;
@@ -49,7 +49,8 @@ impl SegmentLiveness<'_> {
         (dedupe_ms > 0).then(|| context.now_ms().saturating_add(dedupe_ms))
     }
 
-    /// Keeps the index file of a segment without a live event, if it contains a publisher's id of a topic that still exists.
+    /// Keeps the index file of a segment without a live event, if the file contains a publisher's id in a topic that
+    /// still exists.
     pub(crate) fn keep_of_dead(&self, segment: &Segment) -> Result<Keep, CleanStop> {
         let maintenance = self.maintenance;
         // A damaged index is rebuilt in memory first, then written as a file. Each of the two takes one pass of this
@@ -126,7 +127,7 @@ impl SegmentLiveness<'_> {
             let end_ms = first.row.expires_ms.saturating_add(span_ms);
             let (together, later) = rest.split_at(rest.partition_point(|kept| kept.row.expires_ms <= end_ms));
             rest = later;
-            // A file over the limit is deleted as a whole, so no file may be a large part of the limit.
+            // When the limit is exceeded, whole files are deleted. So no file may take up a large part of the limit.
             let mut bytes = 0;
             let mut small_enough = together.to_vec();
             small_enough.sort_by_key(|kept| kept.file.file_bytes());

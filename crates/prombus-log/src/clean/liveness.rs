@@ -2,14 +2,15 @@
 
 use crate::topics::TopicId;
 
-/// Says which events live. Events of deleted topics are always dead.
+/// Says which events live. The others are dead: cleaning may remove them. Events of deleted topics are always dead.
 ///
 /// An implementation may read the log and append to it, but must not close it: closing waits for cleaning, which waits for
 /// the implementation.
 pub trait Liveness {
     /// The first seq of the topic that may live. All lower ones are dead. The returned seq must never decrease.
     fn first_live(&self, topic: TopicId) -> u64;
-    /// Whether single events from [`first_live`](Self::first_live) on may be dead (compaction).
+    /// Whether the topic is sparse: among its events from [`first_live`](Self::first_live) on, single ones may be dead,
+    /// because of compaction.
     fn is_sparse(&self, topic: TopicId) -> bool;
     /// The number of live events of a sparse topic among these seqs, and the approximate size of their frames. If it is
     /// unknown (`None`), all of them count as live.

@@ -1,5 +1,6 @@
-//! Rewrites neighbouring segments: copies their live events, grouped by topic, to a new segment that replaces them. The new
-//! file is as large as its content. The file and its index are durable before the manifest lists the segment.
+//! Rewrites neighbouring segments: copies their live events, grouped by topic, to new segments (usually one) that
+//! replace them. A new file is as large as its content. The file and its index are durable before the manifest lists
+//! the segment.
 
 use crate::clean::clean_plan::RewriteGroup;
 use crate::clean::clean_stop::CleanStop;
@@ -21,9 +22,10 @@ use std::sync::Arc;
 
 /// The approximate size of a batch in a rewritten segment.
 const BATCH_BYTES: usize = 1 << 20;
-/// A sync after this many bytes. A larger sync would delay commits, which use the same disk.
+/// How many bytes of a file are written between two syncs. A larger sync would delay commits, which use the same disk.
 const SYNC_BYTES: u64 = 4 << 20;
-/// The maximum size of a rewritten segment, whose content is in memory while it is written.
+/// The maximum size of a rewritten segment. It limits memory, because the whole content is in memory while it is
+/// written.
 const REWRITTEN_BYTES_MAX: u64 = 64 << 20;
 const PAGE_BYTES: u64 = 4096;
 
@@ -34,12 +36,12 @@ pub(crate) struct Rewritten {
     pub(crate) segments: Vec<Arc<Segment>>,
     /// The number of events that were not copied.
     pub(crate) events_removed: u64,
-    /// The publishers' ids of removed events, except those of deleted topics.
+    /// The publishers' ids (event ids that publishers chose) of removed events, except for deleted topics.
     pub(crate) removed_ids: Index,
 }
 
 impl Rewritten {
-    /// Keeps the publisher's id of a removed event, which still counts as a duplicate.
+    /// Keeps the id of a removed event, because a later publish with this id must still count as a duplicate.
     fn keep_id(&mut self, header: Header, position: u64) {
         let event = FoundEvent { header, position: position as u32, key_hash: None };
         self.removed_ids.add_event(&event, false);
@@ -90,7 +92,8 @@ impl KeptFrames {
     }
 }
 
-/// Rewrites a group. Holds a lock only to get the number of each new file. After an error no new file is left on disk.
+/// Rewrites a group. Holds a lock only to make room for each new file and to get its number. After an error no new file
+/// is left on disk.
 pub(crate) fn rewrite(
     live: &SegmentLiveness<'_>,
     group: &RewriteGroup,
@@ -186,7 +189,8 @@ fn write_segment(
     pace: &mut Pace<'_>,
 ) -> Result<Arc<Segment>, CleanStop> {
     kept.places.sort_unstable_by_key(|place| (place.topic, place.seq));
-    // An upper bound for the segment and its index. If the disk has less room, the room is left to the manifest.
+    // An upper bound for the segment and its index. If the disk has less room than this, nothing is written, so that
+    // room is left for the manifest.
     let needed = SEGMENT_DATA_START + kept.bytes.len() as u64 * 2;
     let (number, salt) = {
         let mut work = maintenance.work().ok_or(CleanStop::Stopped)?;

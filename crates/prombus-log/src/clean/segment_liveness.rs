@@ -1,4 +1,5 @@
-//! Determines how much of a segment lives, from its index and without reading the segment.
+//! Determines how many events of a segment live (must be kept), and their size, from its index and without reading the
+//! segment.
 
 use crate::clean::liveness::{CleanOptions, LiveCount, Liveness};
 use crate::error::ReadError;
@@ -35,7 +36,7 @@ pub(crate) struct Census {
 }
 
 impl SegmentLiveness<'_> {
-    /// Whether a topic exists. The events of a deleted one are dead.
+    /// Whether a topic exists. The events of a deleted topic are dead.
     pub(crate) fn is_kept(&self, topic: u32) -> bool {
         self.maintenance.committed.view().last_seq(topic).is_some()
     }
@@ -92,7 +93,7 @@ impl SegmentLiveness<'_> {
             Some(live) if live.events < above.events => {
                 Ok(LiveCount { events: live.events, bytes: live.bytes.min(above.bytes) })
             }
-            // All of them live: the size in the index is exact.
+            // All of them live, or count as live because the number is unknown. The index contains their size.
             _ => Ok(above),
         }
     }

@@ -26,7 +26,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A sync after this many bytes. A larger sync would delay commits if the backup is on the same disk.
+/// How many bytes of a file are written between two syncs. A larger sync would delay commits if the backup is on the
+/// same disk.
 const SYNC_BYTES: u64 = 16 << 20;
 /// The percentage of the time that the backup may spend reading and writing.
 const DUTY_PERCENT: u8 = 50;
@@ -64,7 +65,7 @@ struct Snapshot {
     mark: Mark,
     /// The content of the checkpoint file.
     checkpoint: Vec<u8>,
-    /// The segments, and the length of each that is copied.
+    /// The segments, each with the length of the part that is copied.
     segments: Vec<(Arc<Segment>, u64)>,
     /// The kept indexes.
     kept: Vec<Arc<KeptIds>>,
@@ -284,8 +285,8 @@ impl BackupCopy<'_> {
         created.map_err(|source| BackupError::Write { file: name.to_owned(), source })
     }
 
-    /// Copies a file in pieces, up to `length` or to its end. `progress` contains the bytes done before this file, and the
-    /// total.
+    /// Copies a file in pieces, up to `length` or to its end. `progress` contains the bytes done before this file, and
+    /// the total; `None` if the file does not count towards the progress.
     fn copy(
         &mut self,
         source: &dyn StorageFile,
@@ -305,7 +306,7 @@ impl BackupCopy<'_> {
         while position < length {
             let part = buffer.len().min((length - position) as usize);
             let read = self.read_patiently(source, &mut buffer[..part], position).map_err(read_error)?;
-            // The file is too short. Zeros in place of the missing bytes are found as damage in the copy too.
+            // If the file is too short, zeros replace the missing bytes, and are found as damage in the copy too.
             buffer[read..part].fill(0);
             file.write_at(&buffer[..part], position).map_err(write_error)?;
             position += part as u64;
@@ -346,7 +347,7 @@ impl BackupCopy<'_> {
         }
     }
 
-    /// Removes everything. The manifest is removed first, so that an incomplete copy does not open.
+    /// Removes all files of the copy. The manifest is removed first, so that an incomplete copy does not open.
     fn remove_all(&self) {
         for name in [MANIFEST, MANIFEST_NEW] {
             let _ = self.storage.remove(name);
@@ -357,7 +358,8 @@ impl BackupCopy<'_> {
     }
 }
 
-/// Adds entries for lost seqs to the index of a damaged segment, as of the snapshot: later events are not in the copy.
+/// Adds entries for lost seqs to the index of a damaged segment. Considers only events of the snapshot, because later
+/// events are not in the copy.
 fn cover_lost_seqs(
     snapshot: &Snapshot,
     at: usize,

@@ -1,5 +1,5 @@
-//! The manifest of an open log, and the reserve file that is removed to write it on a full disk. Only the holder of the
-//! maintenance lock writes the manifest.
+//! The manifest of an open log, and the reserve file, which is removed so that the manifest can be written on a full
+//! disk. Only the holder of the maintenance lock writes the manifest.
 
 use crate::layout::index_name;
 use crate::maintain::reserve_file::ReserveFile;
@@ -26,7 +26,8 @@ impl Catalog {
         self.manifest.next_number - 1
     }
 
-    /// Writes the manifest with these segments, without those in `gone`, and with the prepared ones.
+    /// Writes the manifest. It lists `segments`, then the prepared segments that it listed before, but none of those in
+    /// `gone`.
     pub(crate) fn write(
         &mut self,
         storage: &dyn Storage,

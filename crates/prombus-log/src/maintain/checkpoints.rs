@@ -15,15 +15,16 @@ use std::io;
 
 /// The two checkpoints in the manifest, and the caller's state for the next one.
 pub(crate) struct Checkpoints {
-    /// The caller's state, as of the newest checkpoint.
+    /// The caller's state, as of the last attempt to write a checkpoint.
     state: Box<dyn State>,
-    /// The mark of the newest checkpoint.
+    /// The mark of the newest checkpoint: the end of the last batch that it covers.
     pub(crate) newest: Mark,
     /// The mark of the older checkpoint; `None` while it is unknown.
     older: Option<Mark>,
     /// The length of the newest checkpoint file.
     pub(super) file_bytes: u64,
-    /// Whether the last checkpoint found no room. This is reported once.
+    /// Whether the last attempt to write a checkpoint found no room. Only the first of several such attempts is
+    /// reported.
     has_failed: bool,
 }
 
@@ -45,7 +46,8 @@ impl Checkpoints {
         self.state.snapshot(snapshot);
     }
 
-    /// Writes a checkpoint of the present state. Returns false if the disk had no room; the existing checkpoints then stay.
+    /// Writes a checkpoint of the present state. Returns false if the disk had no room. Then the newest checkpoint
+    /// stays, but the older one may have been removed to make room.
     pub(crate) fn write(
         &mut self,
         context: &Context,
@@ -106,7 +108,8 @@ impl Checkpoints {
         if older == newer {
             return Ok(false);
         }
-        // Removed from the manifest first. A crash before the file is removed leaves a file that the next open removes.
+        // The checkpoint is removed from the manifest first. If a crash comes before its file is removed, the next open
+        // removes the file.
         catalog.manifest.checkpoints = [newer, newer];
         match catalog.write(&*context.storage, &committed.segments(), &[]) {
             Ok(()) => {}

@@ -1,5 +1,5 @@
-//! The kept indexes: files with the publishers' ids of events that were cleaned away. This module adds them to the
-//! manifest, and removes those that have expired.
+//! The kept indexes: files with the publishers' ids (event ids that publishers chose) of events that were cleaned away.
+//! This module adds them to the manifest, and removes those that have expired.
 
 use crate::context::Context;
 use crate::maintain::catalog::Catalog;

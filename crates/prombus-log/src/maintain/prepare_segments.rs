@@ -23,8 +23,9 @@ const FILL_AHEAD_TIMES: u64 = 4;
 const FILL_PAUSE: Duration = Duration::from_millis(4);
 /// The disk counts as idle after this long without a commit.
 const FILL_IDLE: Duration = Duration::from_millis(100);
-/// Number of segments that are reserved for a full disk. When one is full, the other one is used. By then checkpoints cover
-/// the state records in the first, so cleaning can free it. So two reserves are enough for as long as the disk is full.
+/// Number of reserve segments: small segments that are kept for a full disk. When one is full, the other one is used.
+/// By then checkpoints cover the state records in the first one, so cleaning can free it for reuse. So two are enough,
+/// however long the disk stays full.
 const RESERVE_SEGMENTS: usize = 2;
 
 impl Work {
@@ -35,7 +36,8 @@ impl Work {
         if !are_ready && self.prepare_one(false, false)? == Step::Worked {
             return Ok(Step::Worked);
         }
-        // Reserves are prepared even if other segments cannot be, because a cleaned reserve can be recycled.
+        // A reserve segment is prepared even if the disk had no room for other segments, because the file of a cleaned
+        // reserve segment may be there to be recycled.
         if reserves < RESERVE_SEGMENTS { self.prepare_one(true, are_ready) } else { Ok(Step::Idle) }
     }
 
@@ -123,9 +125,9 @@ impl Work {
     }
 }
 
-/// Returns a function that slows down the filling of a segment that is not needed yet, because commits use the same disk.
-/// The filling stays a few times ahead of the commits, and takes not much more than a second, because other maintenance
-/// waits for it.
+/// Returns a function that slows down the filling of a segment that is not needed yet, because commits use the same
+/// disk. Even so, filling is a few times faster than the commits, and should not take much more than a second, because
+/// other maintenance waits for it.
 fn fill_pace(context: &Context, queue: &AppendQueue, durable: &DurableBatch) -> impl FnMut(u64) {
     let (at_start, _) = queue.room_left();
     let mut last_batch = (durable.get(), None::<Instant>);

@@ -12,14 +12,15 @@ use std::sync::Arc;
 pub(crate) const FREE_MARGIN_BYTES: u64 = 8 << 20;
 /// The maximum number of retired files that are kept for recycling.
 const RETIRED_FILES_MAX: usize = 8;
-/// Usable files are not removed if at most this many are left.
+/// This many usable files are kept even if none is recycled for a long time.
 const RETIRED_FILES_KEPT: usize = 1;
-/// Further files are removed after this time without recycling.
+/// Usable files above [`RETIRED_FILES_KEPT`] are removed after this time without recycling.
 const REST_MS: i64 = 4_000;
-/// At most one such file is removed in this time, because removing a large file keeps the disk busy.
+/// Such removals are at least this far apart, because removing a large file keeps the disk busy.
 const GIVE_BACK_MS: i64 = 1_000;
 
-/// A segment that the manifest does not list. Its file and its index are free when nothing else holds the segment.
+/// A segment that the manifest does not list. Its file and its index can be recycled or removed as soon as nothing else
+/// holds the segment.
 struct RetiredFile {
     segment: Arc<Segment>,
     /// When the segment was retired.
@@ -75,7 +76,7 @@ impl RetiredSegments {
         Ok(Some(id))
     }
 
-    /// Removes a retired file if there are more than the next segments need.
+    /// Removes one retired file if there are more than the next segments need, or if it cannot be recycled.
     pub(crate) fn free_surplus(&mut self, context: &Context, catalog: &Catalog) -> io::Result<Step> {
         let now_ms = context.now_ms();
         self.used_ms = self.used_ms.min(now_ms);

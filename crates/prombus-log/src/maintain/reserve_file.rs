@@ -6,7 +6,8 @@ use crate::step::Step;
 use crate::storage::{OpenMode, Storage, is_full, remove_if_there};
 use std::io;
 
-/// The default size of the reserve file. It is larger if checkpoints are large.
+/// The size of the reserve file, unless [`Options::reserve_bytes`](crate::Options::reserve_bytes) is smaller. It is
+/// larger if checkpoints are large.
 const RESERVE_FILE_BYTES: u64 = 256 << 10;
 
 /// The reserve file.
@@ -17,7 +18,8 @@ pub(crate) struct ReserveFile {
 }
 
 impl ReserveFile {
-    /// Creates the file if it does not exist or is too small for a checkpoint. Does nothing if the disk is full.
+    /// Creates the file if this process has not created it or it is too small for a checkpoint. If the disk turns out
+    /// to be full, there is no reserve file afterwards.
     pub(crate) fn hold(
         &mut self,
         storage: &dyn Storage,
@@ -25,7 +27,8 @@ impl ReserveFile {
         checkpoint_file_bytes: u64,
     ) -> io::Result<Step> {
         let least = least.min(RESERVE_FILE_BYTES);
-        // A checkpoint is written before the oldest one is removed, and the next one may be larger.
+        // A checkpoint is written before the oldest one is removed, and the next checkpoint may be larger than this
+        // one.
         let length = least.max(2 * checkpoint_file_bytes);
         if self.bytes >= least.max(checkpoint_file_bytes * 3 / 2) {
             return Ok(Step::Idle);

@@ -14,7 +14,7 @@ pub(crate) struct SegmentChange<'a> {
     pub(crate) gone: &'a [Arc<Segment>],
     /// The segments that replace those in `gone`, at the place of the first one.
     pub(crate) replaced_by: &'a [Arc<Segment>],
-    /// The publishers' ids of the removed events.
+    /// The publishers' ids (event ids that publishers chose) of the removed events.
     pub(crate) kept: &'a [Arc<KeptIds>],
 }
 
@@ -40,7 +40,8 @@ impl Work {
         let SegmentChange { gone, kept, .. } = change;
         let segments = self.committed.segments();
         let kept_before = self.catalog.manifest.kept_indexes.clone();
-        // After this write an open does not find the segments. Their files must not be recycled before this write.
+        // As soon as this manifest is durable, an open does not use the removed segments. Before that, their files must
+        // not be recycled.
         let written = add_to_manifest(&self.context, &mut self.catalog, kept)
             .and_then(|()| self.catalog.write(&*self.context.storage, &change.apply(&segments), gone));
         if written.is_err() {

@@ -107,7 +107,7 @@ impl Work {
         })();
         match finished {
             Ok(()) => {}
-            // Without a checkpoint the next open replays the log.
+            // Without a new checkpoint, the next open replays the batches after the previous one.
             Err(error) if is_full(&error) => {
                 self.context.observer().notice(&Notice::CheckpointFailed { error: error.to_string() });
             }
@@ -121,8 +121,8 @@ impl Work {
         self.catalog.write(&*self.context.storage, &segments, &[])
     }
 
-    /// Processes a large backlog before the next segment is prepared. Publishers then wait for it, so that neither memory
-    /// nor the time to open after a crash grows without limit.
+    /// Processes a large backlog of index files or checkpoints before the next segment is prepared. Publishers that
+    /// need this segment wait meanwhile, so that neither memory nor the time to open after a crash grows without limit.
     fn catch_up(&mut self) -> io::Result<Step> {
         let (segments, since_checkpoint) = {
             let view = self.committed.view();

@@ -9,7 +9,7 @@ use bytes::Bytes;
 pub struct ReadLimit {
     /// The maximum number of events.
     pub events: usize,
-    /// The size of records at which the read ends. The last record may exceed it.
+    /// The read ends when its records have this size or more. So the last record may exceed it.
     pub bytes: usize,
 }
 

@@ -1,8 +1,8 @@
 //! The committed log as readers see it: everything that is durable, and nothing else.
 //!
-//! It owns the view, the topic names, the publishers' ids of older segments, and the reports of damage and failed reads.
-//! Its locks are leaves: code that holds one calls no other part. So the writer and maintenance may call it with their own
-//! locks held.
+//! It owns the view (the in-memory state that reads start from), the topic names, the publishers' ids (event ids that
+//! publishers chose) of older segments, and the reports of damage and failed reads. Its locks are leaves: code that
+//! holds one calls no other part. So the writer and maintenance may call it with their own locks held.
 
 use crate::buffer_pool::BufferPool;
 use crate::context::Context;
@@ -106,7 +106,7 @@ impl CommittedLog {
         self.ids.refresh(&self.segments());
     }
 
-    /// The newest durable seq of a topic; zero if it has none yet.
+    /// The newest durable seq of a topic; zero if the topic has no durable event yet.
     #[inline]
     pub(crate) fn durable_seq(&self, topic: u32) -> Result<u64, ReadError> {
         if let Some(seq) = self.view().last_seq(topic) {

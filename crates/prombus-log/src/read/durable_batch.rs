@@ -25,7 +25,7 @@ impl DurableBatch {
         self.batch.load(Ordering::Acquire)
     }
 
-    /// Sets the newest durable batch and wakes all waiting threads at once.
+    /// Sets the newest durable batch and wakes all waiting threads.
     #[inline]
     pub(crate) fn advance(&self, batch: u64) {
         self.batch.store(batch, Ordering::Release);

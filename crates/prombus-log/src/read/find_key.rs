@@ -1,4 +1,4 @@
-//! Finds the seq of the newest event with a key.
+//! Finds the seq of the newest event with a key, and whether an older event with the key exists.
 
 use crate::error::{Fault, FaultKind, ReadError};
 use crate::index::KeyEntry;
@@ -42,7 +42,7 @@ pub(crate) fn has_key_before(
         let Some(entry) = key_entry(log, segment, hash)?.filter(|entry| entry.topic == topic) else {
             continue;
         };
-        // A damaged record may be such an event: true is the safe answer.
+        // The damaged record may be an earlier event with this key, so true is the safe answer.
         let Some((header, _)) = log.read_frame(segment, entry.position)? else { return Ok(true) };
         if header.seq < seq {
             return Ok(true);

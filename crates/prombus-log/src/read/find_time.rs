@@ -1,4 +1,4 @@
-//! Finds the first seq at or after a time.
+//! Finds the first seq whose event has a given `ts` or a later one.
 
 use crate::error::ReadError;
 use crate::index::Entry;

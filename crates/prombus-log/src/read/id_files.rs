@@ -8,15 +8,15 @@ use crate::segment::{Segment, SegmentIndex};
 use parking_lot::RwLock;
 use std::sync::Arc;
 
-/// An index file that contains publishers' ids. The id ranges of all files are adjacent in memory, because every publish
-/// with an id compares all of them.
+/// An index file that contains publishers' ids. The id ranges of all files are adjacent in memory, because a publish
+/// with an id may have to compare the id with all of them.
 #[derive(Clone)]
 pub(crate) struct IdFile {
-    /// The lowest time-ordered id in the file.
+    /// The lowest time-ordered id (UUIDv7) in the file.
     first: EventId,
     /// The highest time-ordered id in the file.
     last: EventId,
-    /// The file contains ids that are not time-ordered.
+    /// Whether the file contains ids that are not time-ordered.
     has_unordered: bool,
     /// The highest time-ordered id in this file and all earlier ones in the list.
     pub(super) last_so_far: EventId,
@@ -83,7 +83,8 @@ fn list_id_files(segments: &[Arc<Segment>], kept: &[Arc<KeptIds>], before: &[IdF
     files
 }
 
-/// Publishers' ids in files. Those of the newest segments are only in memory (`recent_ids.rs`).
+/// The files that contain publishers' ids (event ids that publishers chose). The ids of the newest segments are only in
+/// memory (`recent_ids.rs`).
 pub(crate) struct PublisherIds {
     /// The kept indexes.
     kept: RwLock<Arc<Vec<Arc<KeptIds>>>>,

@@ -51,7 +51,7 @@ pub struct ReadHealth {
 pub(crate) struct ReadErrors {
     context: Arc<Context>,
     list: Mutex<Vec<UnreadableEvents>>,
-    /// The list is not empty. Lets readers skip the lock.
+    /// Whether the list may contain events. While it is false, readers need not lock the list.
     is_any: AtomicBool,
     /// The number of failed reads since the log was opened.
     errors: AtomicU64,

@@ -139,7 +139,7 @@ impl CommittedLog {
         kept + segments.iter().map(of_segment).sum::<usize>()
     }
 
-    /// The first segment that contains this seq of the topic or a later one.
+    /// The index of the first segment that contains this seq of the topic or a later one; `None` if there is none.
     pub(crate) fn first_segment_reaching(
         &self,
         segments: &[Arc<Segment>],

@@ -15,10 +15,10 @@ use crate::record::{self, HEADER_BYTES, Header};
 use crate::segment::Segment;
 use std::sync::Arc;
 
-/// Entries at most this far apart are read in one piece.
+/// Parts of a file whose index entries are at most this far apart are read in one piece.
 const JOIN_BYTES: u32 = 16 * 1024;
-/// A read of a few events steps over at most this many others of a run in the tail. Deeper in a long run the index finds
-/// the events sooner.
+/// A read of a few events uses a run in the tail only if at most this many events of the run precede them, because it
+/// has to step over each of these. Otherwise it finds the events faster with the index, in the file.
 const WALK_MAX: u64 = 64;
 /// A read with at most this byte limit counts as a read of a few events.
 const FEW_BYTES: usize = 16 * 1024;
@@ -40,7 +40,8 @@ impl CommittedLog {
         }
     }
 
-    /// Reads a few events that may be deep inside a long run in the tail. The cost does not depend on where they are.
+    /// Reads a few events that may be deep inside a long run in the tail. The cost does not grow with their depth in
+    /// the run.
     pub(crate) fn read_few(
         &self,
         topic: u32,
@@ -99,7 +100,7 @@ impl CommittedLog {
         }
     }
 
-    /// The part of a file to read for `from`.
+    /// The part of a file to read for `from`; `None` if no segment contains `from` or a later seq of the topic.
     fn piece_from(&self, topic: u32, from: u64, limit: ReadLimit) -> Result<Option<Piece>, ReadError> {
         let segments = self.segments();
         let span = limit.bytes.clamp(1, PIECE_BYTES) as u32;

@@ -59,7 +59,8 @@ pub(crate) fn usage_of(log: &CommittedLog, topics: &[TopicId]) -> Result<Vec<Opt
 
 fn span_bytes(log: &CommittedLog, segment: &Segment, span: &TopicSpan) -> Result<u64, ReadError> {
     match span.bytes {
-        // Unknown, because an early build wrote the index file: use the positions of the entries.
+        // The size is unknown, because an early build wrote the index file. The positions of the entries give an upper
+        // bound.
         0 => log.with_entries(segment, span.topic, |entries| {
             entries.iter().map(Entry::frame_bytes).fold(0, u64::saturating_add)
         }),

@@ -1,4 +1,5 @@
 //! The in-memory state of the committed log. It contains only what is durable. The committer changes it once per batch.
+//! Maintenance replaces cleaned segments in it, and takes the state records out of it for a checkpoint.
 
 use crate::checkpoint::{Checkpoint, Mark, TopicRow};
 use crate::event_id::EventId;
@@ -25,7 +26,8 @@ pub(crate) struct View {
     pub(crate) last_server_id: EventId,
     /// The commit time of the last committed batch.
     pub(crate) last_commit_ms: i64,
-    /// Frames of state records that are not applied to the checkpointed state yet.
+    /// Frames of state records since the last attempt to write a checkpoint. The next checkpoint applies them to the
+    /// caller's [`State`](crate::State).
     pub(crate) state_records: Vec<Bytes>,
     /// Bytes of log since the newest checkpoint.
     pub(crate) since_checkpoint: u64,

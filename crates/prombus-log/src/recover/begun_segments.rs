@@ -39,7 +39,8 @@ pub(crate) enum Begun {
         /// The number of a later batch in the segment.
         batch: Option<u64>,
     },
-    /// Bytes other than zero up to `end`, but not one whole frame. They prove nothing about other segments.
+    /// Bytes other than zero up to `end`, but not one whole frame. Unlike a frame, they do not count as proof that the
+    /// batches in earlier segments were synced.
     Bytes { end: u64 },
     /// Frames of a batch without its COMMIT.
     Frames,
@@ -94,9 +95,10 @@ pub(crate) struct BegunSegment<T> {
     pub(crate) segment: T,
 }
 
-/// Sorts segments by the order in which they were begun, that is, by batch number. Segments other than the reserve are
-/// begun in the order of the manifest. So a segment without a COMMIT is placed before the first one that follows it in
-/// the manifest; if there is none, or if it is the reserve, it is placed last.
+/// Sorts segments by the order in which they were begun, that is, by batch number. Segments other than reserve segments
+/// (kept for a full disk) are begun in the order of the manifest. So a segment without a COMMIT is placed before the
+/// first sorted segment that follows it in the manifest. If there is none, or if it is a reserve segment, it is placed
+/// last.
 pub(crate) fn in_log_order<T>(segments: Vec<BegunSegment<T>>) -> Vec<T> {
     let (mut ordered, unknown): (Vec<_>, Vec<_>) =
         segments.into_iter().partition(|begun| begun.first_batch.is_some());

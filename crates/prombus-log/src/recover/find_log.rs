@@ -14,7 +14,7 @@ use std::io;
 pub(crate) const FIRST_SEGMENT: u64 = 1;
 pub(crate) const FIRST_CHECKPOINTS: [u64; 2] = [2, 3];
 
-/// Maps an I/O error to an open error. A missing permission, also one to read, becomes `ReadOnly`.
+/// Maps an I/O error to an open error. A missing permission becomes `ReadOnly`, even if it is the permission to read.
 pub(crate) fn open_error(folder: &str, action: &str, source: io::Error) -> OpenError {
     let folder = folder.to_owned();
     match source.kind() {
@@ -46,8 +46,8 @@ pub(crate) fn read_manifest(storage: &dyn Storage) -> Result<ManifestRead, OpenE
     }
 }
 
-/// Fails unless a folder without a manifest is empty or contains only the leftovers of an interrupted first open. A first
-/// open creates [`FIRST_SEGMENT`] and [`FIRST_CHECKPOINTS`], and writes no frame before the manifest.
+/// Checks a folder without a manifest. Fails unless it is empty or contains only the leftovers of an interrupted first
+/// open. A first open creates [`FIRST_SEGMENT`] and [`FIRST_CHECKPOINTS`], and writes no frame before the manifest.
 pub(crate) fn check_empty(storage: &dyn Storage) -> Result<(), OpenError> {
     let folder = storage.location();
     let names = storage.list().map_err(|error| open_error(&folder, "list the folder", error))?;

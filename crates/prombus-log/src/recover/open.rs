@@ -1,5 +1,5 @@
-//! Opens a log: finds the log or creates one, replays the batches after the newest checkpoint, cuts off a torn tail, and
-//! makes the recovered batches durable before they become visible.
+//! Opens a log: finds the log or creates one, replays the batches after the newest checkpoint, cuts off a torn tail (an
+//! unfinished batch at the end), and makes the recovered batches durable before they become visible.
 //!
 //! Until the new manifest is written, no durable data is changed. So after a crash at any point the next open starts over.
 
@@ -29,7 +29,7 @@ pub(crate) fn open(
         let folder = folder.clone();
         move |error| open_error(&folder, action, error)
     };
-    // Checked before the lock is taken: not even a lock file may be created in a folder that does not contain a log.
+    // Checked before the lock is taken, so that a folder with other content is not changed, not even by a lock file.
     if let ManifestRead::Missing = read_manifest(&*storage)? {
         check_empty(&*storage)?;
     }

@@ -50,7 +50,7 @@ impl Recovery {
         Ok(active)
     }
 
-    /// Keeps publishers' ids in memory that are not in an index file.
+    /// Adds the publishers' ids (event ids that publishers chose) of an index without a file to the ids in memory.
     fn remember_ids(&self, index: &Index, recent_ids: &mut RecentIds) {
         for entry in &index.ids {
             let hash = self.context.hash.of_id(entry.topic, entry.id);
@@ -72,7 +72,7 @@ impl Recovery {
         }
     }
 
-    /// The index of a segment, from the replay or rebuilt from its frames.
+    /// Returns the index of a segment: the one that the replay built, or one rebuilt from the frames.
     fn index_of(
         &self,
         used: &mut [UsedSegment],
@@ -144,7 +144,8 @@ impl Recovery {
         for row in std::mem::take(&mut self.manifest.kept_indexes) {
             let is_given_up = self.losses.has_kept_index(row.number, row.salt);
             let opened = IndexFile::open_for_ids(&self.context.storage, row.number, row.salt, row.covered);
-            // So far only the head and the filters were read. The accepted loss may be in the ids.
+            // Opening reads only the head and the filters. An accepted loss may be in the ids, so then the whole file
+            // is checked.
             let opened =
                 opened.and_then(|file| if is_given_up { file.check().map(|()| file) } else { Ok(file) });
             match opened {

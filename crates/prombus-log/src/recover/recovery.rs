@@ -24,7 +24,7 @@ pub(super) struct Recovery {
     pub(super) losses: Losses,
     /// The damage that was found.
     pub(super) faults: Vec<Fault>,
-    /// The log was closed cleanly and the newest checkpoint is intact, so no batch follows it.
+    /// Whether the log was closed cleanly and the newest checkpoint is intact. Then no batch follows the checkpoint.
     pub(super) ends_at_checkpoint: bool,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct PreparedSegment {
 /// A segment with records.
 pub(super) struct UsedSegment {
     pub(super) segment: Arc<Segment>,
-    /// The index, if it is not in a file.
+    /// The index that the replay built; `None` if the segment was not replayed.
     pub(super) index: Option<Index>,
     /// Where the part after the checkpoint starts.
     pub(super) from: u64,
@@ -45,9 +45,9 @@ pub(super) struct UsedSegment {
     pub(super) end: u64,
     /// Where the bytes of an unfinished batch end, if there are any.
     pub(super) torn_to: Option<u64>,
-    /// The last batch of the segment is damaged.
+    /// Whether the last batch of the segment is damaged.
     pub(super) is_damaged: bool,
-    /// Some unused bytes of the segment cannot be read, so nothing is appended to it.
+    /// Whether some bytes of the segment cannot be read. Then nothing is appended to it.
     pub(super) has_holes: bool,
 }
 

@@ -74,7 +74,8 @@ pub fn repair_storage(
         let error = |error| VerifyError::Open(open_error(&location, "write LOSSES", error));
         let mut losses = match Losses::read(&*storage) {
             Ok((losses, _)) => losses,
-            // Nothing is lost: the verification has found every place that still cannot be read.
+            // An unreadable list is replaced. No loss is forgotten, because the verification has found every place that
+            // still cannot be read.
             Err(source) if is_unreadable(&source) => Losses::default(),
             Err(source) => return Err(error(source)),
         };

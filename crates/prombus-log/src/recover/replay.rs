@@ -31,11 +31,12 @@ pub(crate) struct Replay {
     pub(crate) state: Box<dyn State>,
     /// Damaged records.
     pub(crate) faults: Vec<Fault>,
-    /// Records that could not be read. They may be intact, so nothing may be concluded from them.
+    /// Records that could not be read. They may be intact, so they are not reported as damaged.
     pub(crate) unreadable: Vec<Fault>,
     /// The number of events replayed.
     pub(crate) events: u64,
-    /// A batch lost its COMMIT, so the previous chain value of the next batch is unknown.
+    /// Whether the COMMIT before the next batch was lost. Then the chain value that the next batch must continue is
+    /// unknown.
     pub(super) lost_commit: bool,
     /// Finds seqs that were lost together with their COMMIT.
     pub(super) audit: SeqAudit,
@@ -95,13 +96,14 @@ impl Replay {
         self.audit.account(topic, last_seq);
     }
 
-    /// Continues after the batch at a known mark.
+    /// Continues the replay after `mark`, the known end of a batch.
     pub(crate) fn resume_at(&mut self, mark: Mark) {
         self.mark = mark;
         self.lost_commit = false;
     }
 
-    /// Replays the intact records of a durable region, and reports the others.
+    /// Replays the intact records of a durable region, and reports the others. `commit` is the COMMIT at the end of the
+    /// region; `None` if the region has no valid COMMIT.
     pub(super) fn replay_region(
         &mut self,
         segment: &Segment,
@@ -156,7 +158,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Without a COMMIT and its run table, finds lost seqs from the seqs before and after the damage.
+    /// Finds lost seqs in a region that has no COMMIT, and so no run table, by the seqs before and after the damage.
     fn audit_without_commit(&mut self, segment: &Segment, found: &Found, holes: &UnreadableRanges) {
         match *found {
             Found::Gap { position, end } if holes.overlapping(position..end).is_none() => {

@@ -21,10 +21,11 @@ use std::io;
 pub(crate) enum Proof {
     /// Nothing. An invalid last batch was possibly never acknowledged.
     None,
-    /// A later segment was begun or the log was closed, so all batches in the segment were synced.
+    /// A later segment was begun, or the log was closed cleanly but its newest checkpoint is bad. So all batches in the
+    /// segment were synced, but the exact end of the last one is unknown.
     Later,
-    /// The segment is sealed, a checkpoint covers the part, or the log was closed cleanly. So the part was synced up to its
-    /// exact end.
+    /// The segment is sealed, a checkpoint covers the part, or the log was closed cleanly and its newest checkpoint is
+    /// intact. So the part was synced up to its exact end.
     Exact,
 }
 
@@ -35,8 +36,8 @@ pub(crate) struct SegmentEnd {
     pub(crate) end: u64,
     /// Where the bytes of an unfinished batch end, if there are any.
     pub(crate) torn_to: Option<u64>,
-    /// The last batch is damaged. The proof that it was durable may be gone at the next open, so the segment must be
-    /// sealed after this batch.
+    /// Whether the last batch is damaged. Then the segment must be sealed after this batch, because the proof that the
+    /// batch was durable may be gone at the next open.
     pub(crate) is_damaged: bool,
     /// Ranges that could not be read.
     pub(crate) holes: UnreadableRanges,
@@ -206,8 +207,9 @@ impl Replay {
         Ok((end, is_damaged))
     }
 
-    /// The first unreadable range that may contain durable bytes. Records are read twice: to find the batches, and to
-    /// replay them. A range that failed only the second time counts too, because its records were not replayed.
+    /// The position of the first unreadable range that may contain durable bytes. Records are read twice: to find the
+    /// batches, and to replay them. A range that could not be read only the second time counts too, because its records
+    /// were not replayed.
     fn needed_hole(
         &mut self,
         segment: &Segment,
@@ -237,7 +239,8 @@ impl Replay {
     }
 }
 
-/// Whether the frames seen are exactly those in the run table of the COMMIT at `commit_position`.
+/// Whether the frames in `seen`, from `start` on, are exactly those that the run table of the COMMIT at
+/// `commit_position` lists.
 fn is_batch_valid(seen: &[SeenFrame], start: u64, commit_position: u64, commit: &Commit) -> bool {
     let mut frames = seen.iter().filter(|frame| frame.position >= start);
     let mut position = start;

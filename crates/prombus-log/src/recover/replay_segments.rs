@@ -25,7 +25,7 @@ impl Recovery {
         for (at, one) in found.used.iter_mut().enumerate() {
             let sealed = one.segment.sealed();
             if sealed.is_some() && one.from == one.end {
-                // All of its batches are before the checkpoint, and it has an index file.
+                // The checkpoint covers all of its batches, so there is nothing to replay.
                 continue;
             }
             let proof = match sealed {
@@ -39,7 +39,7 @@ impl Recovery {
         Ok(found)
     }
 
-    /// The index of the mark's segment in the manifest.
+    /// The index of the mark's segment in the manifest; `None` if the mark is before the first batch.
     fn find_mark(&self, mark: Mark) -> Result<Option<usize>, OpenError> {
         let rows = &self.manifest.segments;
         let mark_at = rows.iter().position(|row| row.id.number == mark.segment);
@@ -127,8 +127,8 @@ impl Recovery {
             return Err(self.unreadable(one.segment.name(), UnreadableAt { position, source }));
         }
         if proof == Proof::None && found.torn_to.is_none() && one.segment.id.life == 0 {
-            // Bytes other than zero are an unfinished batch without one whole header. In a recycled file they prove
-            // nothing.
+            // Bytes other than zero are an unfinished batch without one whole header. (In a recycled file they may also
+            // be from an earlier use.)
             let file = one.segment.file().map_err(error)?;
             let capacity = one.segment.id.capacity;
             found.torn_to = end_of_nonzero(&*file, found.end, capacity, &mut found.holes).map_err(error)?;

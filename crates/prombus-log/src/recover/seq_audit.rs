@@ -46,7 +46,8 @@ impl SeqAudit {
         self.places.push(DamagedPlace { segment, position: range.start, bytes: range.end - range.start });
     }
 
-    /// The seqs of a topic before `seq` that were lost in damaged ranges.
+    /// The seqs of a topic before `seq` that were lost in damaged ranges; `None` if no seq is missing or there is no
+    /// such range.
     pub(crate) fn lost_before(&self, topic: u32, seq: u64) -> Option<LostSeqs> {
         let (known, places_then) = self.topics.get(&topic).copied().unwrap_or_default();
         let since = &self.places[places_then..];

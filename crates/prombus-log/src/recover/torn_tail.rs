@@ -11,8 +11,8 @@ use crate::unreadable_ranges::{UnreadableAt, UnreadableRanges, read_around, read
 use std::io;
 
 impl Recovery {
-    /// Copies the bytes of an unfinished batch to a cut file. The segment is sealed before them and never appended to
-    /// again.
+    /// Copies the bytes of an unfinished batch to a cut file. The segment is later sealed where these bytes start, and
+    /// never appended to again.
     pub(super) fn cut(&self, one: &UsedSegment) -> io::Result<()> {
         let Some(torn_to) = one.torn_to else { return Ok(()) };
         let mut bytes = vec![0; (torn_to - one.end) as usize];

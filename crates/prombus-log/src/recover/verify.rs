@@ -69,7 +69,7 @@ impl std::fmt::Display for UnreadablePlace {
     }
 }
 
-/// Verifies the log in a folder; it must not be open.
+/// Verifies the log in a folder. The log must not be open.
 ///
 /// # Errors
 /// [`VerifyError`] if the folder cannot be read as a log at all. Faults are not errors: they are in the report.
@@ -80,7 +80,7 @@ pub fn verify(folder: &Path, progress: impl FnMut(Progress)) -> Result<VerifyRep
     verify_storage(Arc::new(storage), progress)
 }
 
-/// Verifies the log on any storage; it must not be open.
+/// Verifies the log on any storage. The log must not be open.
 ///
 /// # Errors
 /// See [`verify`].
@@ -116,7 +116,7 @@ struct Verifier<P> {
     losses: Losses,
     hash: KeyedHash,
     report: VerifyReport,
-    /// The log was closed cleanly and its newest checkpoint is intact.
+    /// Whether the log was closed cleanly and its newest checkpoint is intact.
     ends_at_checkpoint: bool,
     progress: P,
 }
@@ -179,7 +179,8 @@ impl<P: FnMut(Progress)> Verifier<P> {
         }))
     }
 
-    /// The unsealed segment that was written last. An unfinished batch in it is not a fault; in any other segment it is.
+    /// The number of the unsealed segment that was written last; `None` if no unsealed segment was begun. An unfinished
+    /// batch in it is not a fault; in any other segment it is.
     fn last_begun(&self, rows: &[SegmentRow], mark: Mark) -> Result<Option<u64>, VerifyError> {
         let mut segments = Vec::new();
         for (at, row) in rows.iter().enumerate().filter(|(_, row)| row.sealed.is_none()) {
@@ -301,8 +302,8 @@ impl<P: FnMut(Progress)> Verifier<P> {
         Ok(())
     }
 
-    /// Sets the chain to the previous value in the segment's first intact COMMIT, unless the segment continues the chain of
-    /// the previous one.
+    /// Makes the replay expect the segment's first intact COMMIT next, by setting the batch number and the chain value
+    /// before it. Does nothing if the segment continues the previous segment.
     fn begin_chain(
         &self,
         file: &dyn StorageFile,
@@ -324,7 +325,7 @@ impl<P: FnMut(Progress)> Verifier<P> {
         let check = || IndexFile::open(&self.storage, number, salt, covered).and_then(|index| index.check());
         let mut checked = check();
         if matches!(&checked, Err(IndexError::Io(error)) if is_unreadable(error)) {
-            // The error may be transient, and an index that was not read was not checked.
+            // The error may be transient, so the index is read once more: an index that cannot be read is not checked.
             checked = check();
         }
         match checked {

@@ -94,7 +94,8 @@ impl Storage for Folder {
         let folder = rustix::fs::openat(&self.handle, ".", flags, Mode::empty())?;
         match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => return Ok(None),
-            // Network file systems emulate flock with record locks, which a folder cannot have. There LOCK alone is used.
+            // Network file systems emulate flock with record locks, which a folder cannot have. On these, only LOCK is
+            // locked.
             Ok(()) | Err(Errno::BADF | Errno::INVAL | Errno::NOTSUP | Errno::NOSYS | Errno::NOLCK) => {}
             Err(error) => return Err(error.into()),
         }

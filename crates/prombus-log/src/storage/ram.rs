@@ -1,8 +1,8 @@
-//! Storage in memory. A log on it ends with the process.
+//! Storage in memory. The log is lost when the process ends.
 //!
-//! Memory is allocated when bytes are written, and not for the length of a file: a prepared segment of zeros uses none. But
-//! the limit counts lengths, as on a disk. So the limit is reached where the log expects a full disk, when a segment is
-//! prepared, and never when a batch is written.
+//! Memory is allocated when bytes are written, and not for the length of a file: a prepared segment of zeros uses none.
+//! But the limit applies to the total length of the files, as on a disk. So the limit is reached when a segment is
+//! prepared, where the log expects a full disk, and never when a batch is written.
 //!
 //! Compaction needs room for a new segment before it can free the old ones. So a part of the limit can be reserved for
 //! rewritten segments: files that are filled with zeros cannot use that part.
@@ -38,8 +38,8 @@ impl RamStorage {
         Self::with_limits(limit_bytes, limit_bytes)
     }
 
-    /// An empty folder with this many bytes more than the limit of this one. Files that are filled with zeros (prepared
-    /// segments) cannot use them, so they remain for rewritten segments.
+    /// Returns an empty folder whose limit is higher by `bytes`. Files that are filled with zeros (prepared segments)
+    /// cannot use these additional bytes, so they remain for rewritten segments.
     #[must_use]
     pub fn and_room_for_rewriting(self, bytes: u64) -> Self {
         let zeros_limit_bytes = self.usage.zeros_limit_bytes;
@@ -52,7 +52,7 @@ impl RamStorage {
         Self { files: Arc::default(), usage: Arc::new(usage), is_locked: Arc::default() }
     }
 
-    /// The total length of all files, which the limit counts.
+    /// The total length of all files, to which the limit applies.
     pub fn length_bytes(&self) -> u64 {
         self.usage.length_bytes.load(Ordering::Relaxed)
     }
@@ -185,7 +185,8 @@ impl Drop for Content {
 struct Chunks {
     /// Length of the file.
     length: u64,
-    /// Each is as long as the bytes written into it; the rest of a chunk is zeros. A file may be longer than its chunks.
+    /// The chunks of the file. Each vector ends with the last byte that was written into the chunk; the rest of the
+    /// chunk reads as zeros. A file may be longer than its chunks.
     chunks: Vec<Vec<u8>>,
 }
 
@@ -337,7 +338,7 @@ mod tests {
         file.write_at(&[1; 5000], 0).unwrap();
         assert_eq!(ram.memory_bytes(), 8192);
         ram.remove("a").unwrap();
-        assert_eq!(ram.length_bytes(), 64 << 20, "an open file stays valid");
+        assert_eq!(ram.length_bytes(), 64 << 20, "an open file keeps its bytes");
         drop(file);
         assert_eq!((ram.length_bytes(), ram.memory_bytes()), (0, 0));
     }

@@ -8,11 +8,12 @@
 //! This file contains the operations for tests. `machine.rs` contains the machine and its names, `inode.rs` the sectors of
 //! one file, and `chance.rs` the random decisions.
 //!
-//! Not modelled: a sector is never torn, and after a power cut it has either its last synced or its newest content, never a
-//! version between the two.
+//! Two effects of real disks are not modelled. A sector is never torn. And after a power cut, a sector that was ever
+//! durable has either its last synced or its newest content, never a version between the two.
 //!
-//! Files and locks from before a power cut are dead. But a [`Disk`] simulates the machine and not the process: drop
-//! everything that still uses it before the power comes back.
+//! Files and locks from before a power cut are dead: operations on such files fail, and dropping such a lock releases
+//! nothing. But a [`Disk`] simulates the machine and not the process: drop everything that still uses it before the
+//! power comes back.
 
 use super::{Lock, OpenMode, Storage, StorageFile, SyncPoint};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -46,7 +47,7 @@ pub struct Disk {
     held_syncs: Arc<HeldSyncs>,
 }
 
-/// Syncs of log data wait here while they are held.
+/// Makes syncs of log data wait while `are_held` is true.
 #[derive(Default)]
 struct HeldSyncs {
     are_held: Mutex<bool>,
@@ -82,7 +83,7 @@ impl Disk {
         Self { state: Arc::new(Mutex::new(state)), held_syncs: Arc::default() }
     }
 
-    /// Makes syncs of log data wait, as on a slow disk, until this is called with false.
+    /// With true, makes syncs of log data wait, as on a slow disk. With false, lets them continue.
     pub fn hold_syncs(&self, are_held: bool) {
         *self.held_syncs.are_held.lock() = are_held;
         self.held_syncs.changed.notify_all();
@@ -135,34 +136,36 @@ impl Disk {
         self.state.lock().end_process();
     }
 
-    /// Makes syncs at this point report success without doing anything. They still count as operations.
+    /// Makes syncs at this point report success without doing anything. They still count as operations. `None` makes
+    /// all syncs work again.
     pub fn lie_about(&self, point: Option<SyncPoint>) {
         self.state.lock().lied_about = point;
     }
 
     /// Makes the next sync at this point fail with EIO, even if [`lie_about`](Disk::lie_about) applies to the point.
     ///
-    /// As on Linux, some of the dirty sectors have become durable by then, and the others count as clean: reads see them,
-    /// but no later sync writes them unless they are written again. Names that did not become durable stay pending.
+    /// As on Linux, a failed sync has made some of the dirty sectors durable, and the others count as clean: reads see
+    /// them, but no later sync writes them unless they are written again. Names that did not become durable stay
+    /// pending.
     pub fn fail_next_sync(&self, point: SyncPoint) {
         self.state.lock().armed.fail_syncs.push(point);
     }
 
-    /// Makes the next write fail with EIO after a part of it, from its start, was written.
+    /// Makes the next write fail with EIO after a prefix of it was written, possibly nothing or all of it.
     pub fn fail_next_write(&self) {
         self.state.lock().armed.fail_write = true;
     }
 
-    /// Makes the `operations`-th mutating operation from now (1 is the next one) fail with EIO, once. A write or a sync
-    /// fails as after [`fail_next_write`](Disk::fail_next_write) or [`fail_next_sync`](Disk::fail_next_sync). Any other
-    /// failed operation changes nothing.
+    /// Makes the `operations`-th mutating operation from now (1 is the next one), and only that one, fail with EIO. A
+    /// write or a sync fails as after [`fail_next_write`](Disk::fail_next_write) or
+    /// [`fail_next_sync`](Disk::fail_next_sync). Any other failed operation changes nothing.
     pub fn fail_at(&self, operations: u64) {
         let mut state = self.state.lock();
         state.armed.fail_at = Some(state.operations.saturating_add(operations.max(1)));
     }
 
-    /// Limits the total length of all files. A write beyond the limit writes the part that fits and fails. On a full disk
-    /// no file can be created. Both errors are of kind `StorageFull`.
+    /// Limits the total length of all files; `None` removes the limit. A write beyond the limit writes the part that
+    /// fits and fails. On a full disk no file can be created. Both errors are of kind `StorageFull`.
     pub fn set_capacity(&self, capacity_bytes: Option<u64>) {
         self.state.lock().capacity_bytes = capacity_bytes;
     }
@@ -228,7 +231,8 @@ impl Disk {
         self.state.lock().failed_reads
     }
 
-    /// The content of a file as reads see it. Ignores unreadable sectors.
+    /// The content of a file as reads see it, even if some of its sectors are unreadable. `None` if no file has this
+    /// name.
     pub fn contents(&self, name: &str) -> Option<Vec<u8>> {
         let state = self.state.lock();
         let inode = state.inodes.get(state.names.get(name)?)?;
@@ -248,8 +252,9 @@ impl Disk {
         self.state.lock().names.keys().cloned().collect()
     }
 
-    /// An independent copy of the cache and the durable state, with the power on, no open files, and no requested cut or
-    /// failure. Lies, capacity and read-only mode are copied.
+    /// An independent copy of the cache and the durable state, with the power on, no open files, and no requested cut
+    /// or failure. The settings of [`lie_about`](Disk::lie_about), [`set_capacity`](Disk::set_capacity) and
+    /// [`set_read_only`](Disk::set_read_only) are copied.
     pub fn fork(&self) -> Disk {
         let mut copy = self.state.lock().clone();
         copy.off = false;

@@ -1,5 +1,6 @@
-//! Appends events and state records. Publishers' ids are looked up in the durable log first. The rest happens under the
-//! append lock; see `append_state.rs`.
+//! Appends events and state records. Publishers' ids (event ids that publishers chose) are looked up in the durable log
+//! first, because that may read files. The rest happens under the append lock; see `append_state.rs`. Ids that the log
+//! generates are called server ids.
 
 use crate::error::{AppendError, ReadError, Unavailable};
 use crate::event_id::EventId;
@@ -40,7 +41,8 @@ impl Writer {
                 return Err(AppendError::UnknownTopic(event.topic.0));
             }
             if looked_up.is_some_and(|count| count != state.recent_ids.forgotten()) {
-                // Since the lookup, ids of a segment moved from memory to its index file: look them up again.
+                // Since the lookup, the ids of a segment were removed from memory and may be only in its index file
+                // now: look up the ids of this append again.
                 drop(state);
                 looked_up = self.look_up_ids(append, outcomes, wait)?;
                 state = self.queue.state.lock();
@@ -77,7 +79,8 @@ impl Writer {
         if state.is_closed { Err(Unavailable::Closed) } else { Ok(()) }
     }
 
-    /// Finds room for `bytes`. Returns false after a wait, during which the state may have changed.
+    /// Finds room for `bytes`. Returns false if it had to wait: the state may have changed meanwhile, so the caller
+    /// checks it and tries again.
     #[inline]
     pub(super) fn find_room(
         &self,
@@ -97,7 +100,8 @@ impl Writer {
         }
     }
 
-    /// The maximum size of an append in the log. Fails if the append can never fit.
+    /// An upper bound of the bytes that the append will take in the log: duplicates will take none. Fails if the append
+    /// can never fit.
     fn append_bytes(&self, append: &Append<'_>) -> Result<u64, AppendError> {
         let mut bytes = 0;
         for event in append.events {
@@ -159,8 +163,9 @@ impl Writer {
         Ok(Some(forgotten))
     }
 
-    /// Handles an id that this log may have generated and that is higher than all durable ones: an event with this id may
-    /// be in a batch that is not durable yet. Waits until those batches are durable.
+    /// Handles a publisher's id that looks like a server id and is higher than all durable server ids: an event with
+    /// this id may be in a batch that is not durable yet. Waits until all such batches are durable, or returns
+    /// [`AppendError::QueueFull`] if it must not wait.
     fn wait_for_server_id(&self, id: EventId, wait: bool) -> Result<(), AppendError> {
         let state = self.queue.state.lock();
         if id > state.ids.newest() {

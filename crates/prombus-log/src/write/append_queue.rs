@@ -2,7 +2,7 @@
 //! committer for work.
 //!
 //! Maintenance calls this module with its own lock held, to add spare segments and to forget ids. So this module never
-//! calls maintenance. Under the append lock only the topic names of the committed log are changed.
+//! calls maintenance. A thread that holds the append lock changes nothing in the committed log except its topic names.
 
 use crate::context::Context;
 use crate::record::HEADER_BYTES;
@@ -96,7 +96,7 @@ impl AppendQueue {
         (state.spares.len() - reserves, reserves)
     }
 
-    /// Adds a prepared segment. Returns whether this ends the refusal of publishers because of a full disk.
+    /// Adds a prepared segment. Returns true if publishers were refused because of a full disk and are accepted again.
     pub(crate) fn add_spare(&self, segment: Arc<Segment>, is_reserve: bool) -> bool {
         let mut state = self.state.lock();
         state.spares.push_back(SpareSegment { segment, is_reserve });
@@ -106,7 +106,8 @@ impl AppendQueue {
         was_full
     }
 
-    /// The disk has no room for another segment: appends that need one are refused.
+    /// Records that the disk has no room for another segment. Appends that need one are refused until
+    /// [`add_spare`](Self::add_spare).
     pub(crate) fn set_full(&self) {
         self.state.lock().is_full = true;
         self.notify_room();

@@ -8,7 +8,7 @@ use crate::topics::TopicId;
 pub struct NewEvent<'a> {
     /// The topic, from [`Log::ensure_topic`](crate::Log::ensure_topic).
     pub topic: TopicId,
-    /// The publisher's id. If it is `None`, the log generates one.
+    /// The id that the publisher chose. If it is `None`, the log generates one.
     pub id: Option<EventId>,
     /// The publisher's time.
     pub ts: i64,
@@ -36,8 +36,8 @@ pub struct Append<'a> {
     pub events: &'a [NewEvent<'a>],
     /// State records, in order.
     pub states: &'a [NewState<'a>],
-    /// Whether the append may use the segment that is reserved for a full disk. For records that let consumers continue,
-    /// not for publishers.
+    /// Whether the append may use the segments that are reserved for a full disk. Set it for state records that let
+    /// consumers continue, not for events of publishers.
     pub use_reserve: bool,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Prepared {
     pub(super) body_crc: u32,
     /// The seq of the durable event with the same id; zero if there is none.
     pub(super) duplicate_of: u64,
-    /// The hash of the publisher's id.
+    /// The hash of the id that the publisher chose; zero if the log generates the id.
     pub(super) id_hash: u64,
 }
 

@@ -1,6 +1,6 @@
-//! The state under the append lock. Here an event is found to be new or a duplicate, gets its seq, its id, its commit time
-//! and its place in a segment, and is encoded into the pending batch. All of this happens while the previous batch is being
-//! synced.
+//! The state under the append lock. Here an event is found to be new or a duplicate, gets its seq, its id, its commit
+//! time and its place in a segment, and is encoded into the pending batch. All of this can happen while the previous
+//! batch is being synced, because the committer does not hold the append lock then.
 //!
 //! Room is checked here and not at the write. So an append that does not fit is refused before it uses a seq.
 
@@ -23,7 +23,7 @@ pub(crate) struct AppendState {
     pub(crate) topics: Vec<TopicAppend>,
     /// Generates server ids.
     pub(crate) ids: IdMaker,
-    /// Commit times are at least this.
+    /// Later appends get this commit time or a later one.
     pub(crate) last_commit_ms: i64,
     /// The publishers' ids of segments that have no index file yet.
     pub(crate) recent_ids: RecentIds,
@@ -31,9 +31,9 @@ pub(crate) struct AppendState {
     pub(crate) place: AppendPlace,
     /// Prepared segments, in the order of their use.
     pub(crate) spares: VecDeque<SpareSegment>,
-    /// The disk had no room for another segment.
+    /// Whether the disk had no room for another segment.
     pub(crate) is_full: bool,
-    /// The log is closed: appends are refused.
+    /// Whether the log is closed. Then appends are refused.
     pub(crate) is_closed: bool,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct AppendPlace {
     pub(crate) salt: u32,
     /// The bytes from the start of the pending batch to the end of the segment.
     pub(crate) remaining: u64,
-    /// Whether the segment is the reserve, whose remaining room publishers must not use.
+    /// Whether this is a reserve segment (kept for a full disk), whose remaining room publishers must not use.
     pub(crate) is_reserve: bool,
 }
 
@@ -103,7 +103,7 @@ impl AppendState {
         let usable = |spare: &SpareSegment| !spare.is_reserve && spare.segment.room() >= with_commit;
         let reserve = |spare: &SpareSegment| use_reserve && spare.segment.room() >= with_commit;
         let at = self.spares.iter().position(usable).or_else(|| {
-            // The reserve is used only if the disk has no room for another segment.
+            // A reserve segment is used only if the disk has no room for another segment.
             self.is_full.then(|| self.spares.iter().position(reserve)).flatten()
         });
         match at.and_then(|at| self.spares.remove(at)) {
@@ -133,8 +133,8 @@ impl AppendState {
         };
     }
 
-    /// If this is the current segment, makes the pending batch the last one that is written to it. A later batch might
-    /// share a bad sector with the lost bytes.
+    /// If this is the current segment, makes the pending batch the last one that is written to it. Called when some of
+    /// the segment's bytes were given up as unreadable, because a later batch might share a bad sector with them.
     pub(crate) fn leave(&mut self, segment: u64) {
         if self.place.segment == segment {
             let is_empty = self.pending.is_empty();

@@ -1,8 +1,8 @@
 //! The committer: takes the pending batch, writes it, syncs it, and makes it visible to readers.
 //!
 //! There is no timer. While one fdatasync runs, appends collect in the next batch, which is written as soon as the
-//! fdatasync returns. [`Committer::step`] commits one batch. A thread calls it in a loop; a simulation calls it at any
-//! time.
+//! fdatasync returns. [`Committer::step`] commits one batch. The log's commit thread calls it in a loop. In a log
+//! without threads, for example in a simulation, the caller does.
 
 use crate::buffer_pool::BufferPool;
 use crate::checkpoint::Mark;
@@ -38,7 +38,8 @@ struct Rolled {
     next: Arc<Segment>,
 }
 
-/// Writes batches. A log has one committer, and no other part writes batches to segments of kind log.
+/// Writes batches. A log has one committer, and no other part writes batches to segments of kind
+/// [`Log`](crate::segment::SegmentKind::Log).
 pub(crate) struct Committer {
     context: Arc<Context>,
     committed: Arc<CommittedLog>,
@@ -146,8 +147,8 @@ impl Committer {
         );
         let file = segment.file()?;
         let started = Instant::now();
-        // Filled up to the end of a page: to write a part of a page that is not cached, the kernel would have to read it
-        // first.
+        // The block is filled up to the end of a page, because to write only a part of a page that is not cached, the
+        // kernel would first have to read the page.
         let length = block.len();
         let end = (self.position + length as u64).next_multiple_of(PAGE_BYTES).min(segment.id.capacity);
         block.resize((end - self.position) as usize, 0);

@@ -1,5 +1,5 @@
-//! Determines up to which commit time the log is **complete**, that is, no event with that time or an earlier one can be
-//! added.
+//! Determines up to which commit time the log is **complete**: no event with that time or an earlier one can be added
+//! any more, and all existing ones are durable.
 //!
 //! Commit times never decrease, and batches become durable in the order of their times. So a reader of several topics can
 //! deliver their events in the order of commit time, topic and seq, and describe its position with these three numbers,
@@ -19,8 +19,8 @@ pub struct CommitTimes {
 }
 
 impl Writer {
-    /// Ensures that later appends get at least the clock's present time, even if the clock goes back, and a time after
-    /// `closing`. Returns the times that are closed and complete.
+    /// Ensures that later appends get a commit time that is after `closing` and not before the clock's present time,
+    /// even if the clock goes back. Returns the times that are closed and complete.
     pub(crate) fn commit_times(&self, closing: i64) -> CommitTimes {
         let mut state = self.queue.state.lock();
         let floor = state.last_commit_ms.max(self.context.now_ms()).max(closing.saturating_add(1));

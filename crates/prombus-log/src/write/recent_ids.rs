@@ -1,5 +1,5 @@
-//! Publishers' ids that are not in an index file yet: those of the growing segment and of segments whose index file is not
-//! written yet.
+//! Publishers' ids (event ids that publishers chose) that are not in an index file yet: those of the growing segment,
+//! and of sealed segments whose index file is not written yet.
 //!
 //! Every publish with an id looks it up here under the append lock, so a new id must cost only one cache miss. A slot
 //! contains 32 bits of the id's hash and the place of the whole id, which is compared only if those bits match.
@@ -98,7 +98,7 @@ pub(crate) struct RecentIds {
     current: IdTable,
     /// The ids of earlier segments, by segment number, the oldest first.
     previous: VecDeque<(u64, IdTable)>,
-    /// An empty table of about the right size for the next segment.
+    /// An empty table that has already grown, for the next segment.
     spare: Option<IdTable>,
     /// The number of calls of [`forget`](Self::forget).
     forgotten: u64,
@@ -149,7 +149,8 @@ impl RecentIds {
         self.spare = Some(table);
     }
 
-    /// The number of calls of [`forget`](Self::forget).
+    /// The number of calls of [`forget`](Self::forget). If it has changed since ids were looked up in the index files, other
+    /// ids may have moved there from memory, and the lookup must be repeated.
     pub(crate) fn forgotten(&self) -> u64 {
         self.forgotten
     }

@@ -42,7 +42,7 @@ impl Writer {
         let name = self.committed.topic_name(id.0).ok_or(AppendError::UnknownTopic(id.0))?;
         let state_bytes: usize = states.iter().map(|record| HEADER_BYTES + record.body.len()).sum();
         let state_bytes = if states.is_empty() { 0 } else { state_bytes + RUN_BYTES };
-        // A deletion may use the reserve, so that cleaning can free the space of the topic on a full disk.
+        // A deletion may use a reserve segment, so that cleaning can free the space of the topic on a full disk.
         let mut state = self.room_for_topic_record(name.len() + state_bytes, true, wait)?;
         if !is_alive(&state.topics, id) {
             return Err(AppendError::UnknownTopic(id.0));

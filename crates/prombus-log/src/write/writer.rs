@@ -43,9 +43,10 @@ impl Writer {
         self.committed.durable.wait(ticket.batch, &self.context.failure)
     }
 
-    /// The seq of the event with this id, which the log generated or a publisher chose.
+    /// The seq of the event with this id, which the log generated or a publisher chose; `None` if no durable event has
+    /// it.
     pub(crate) fn find_id(&self, topic: u32, id: EventId) -> Result<Option<u64>, ReadError> {
-        // Ids that are only in memory belong to the newest segments. Some of their events are not durable yet.
+        // Ids that are only in memory belong to the newest segments. An event that is not durable yet is not found.
         let hash = self.context.hash.of_id(topic, id);
         let recent = self.queue.state.lock().recent_ids.get(topic, id, hash);
         let last = self.committed.durable_seq(topic)?;

@@ -6,9 +6,9 @@
 pub(super) enum Fate {
     Lost,
     Kept,
-    /// Only this many, from the first on.
+    /// Only this many survive, from the first on.
     First(usize),
-    /// Each with this probability.
+    /// Each survives with a probability of `eighths` / 8, independently of the others.
     Each {
         eighths: u64,
     },
@@ -69,7 +69,7 @@ impl Random {
         usize::try_from(self.below(limit as u64)).expect("less than a usize")
     }
 
-    /// A number from 0 to `length`, often one of the two.
+    /// A number from 0 to `length`; often 0 or `length` itself.
     pub(super) fn part_of(&mut self, length: usize) -> usize {
         match self.below(4) {
             0 => 0,

@@ -11,9 +11,10 @@ pub(super) const SECTOR_BYTES: usize = 512;
 pub(super) struct Inode {
     /// The content that reads see.
     pub(super) current: Vec<u8>,
-    /// Never more than the length of `current`, because files are not truncated.
+    /// The durable length of the file. It is never more than the length of `current`, because files are not truncated.
     pub(super) durable_length: usize,
-    /// Whether a sync would make the length durable. After a failed sync it is false although the length is not durable.
+    /// Whether a sync would make the length durable. After a failed sync it is false, even if the length is not
+    /// durable.
     pub(super) length_dirty: bool,
     /// The sectors that may differ from the disk, by index. All others are durable as they are in `current`.
     pub(super) unsynced: BTreeMap<usize, UnsyncedSector>,
@@ -25,9 +26,10 @@ pub(super) struct Inode {
 
 #[derive(Clone)]
 pub(super) struct UnsyncedSector {
-    /// `None` if the sector was beyond the durable length.
+    /// The durable content; `None` if the sector was beyond the durable length.
     durable: Option<Box<[u8; SECTOR_BYTES]>>,
-    /// Whether a sync would write it. Before a power cut it may have been written too.
+    /// Whether a sync would write the sector. If so, a power cut may find it written already: then its newest content
+    /// survives.
     dirty: bool,
 }
 
@@ -118,7 +120,7 @@ impl Inode {
         self.length_dirty = false;
     }
 
-    /// The greatest length that can be durable without a further write.
+    /// The greatest length that a sync or a power cut can make durable without a further write.
     pub(super) fn reachable_length(&self) -> usize {
         if self.length_dirty {
             return self.current.len();

@@ -53,7 +53,7 @@ pub(super) struct Armed {
 #[derive(Clone, Copy)]
 pub(super) enum Verdict {
     Proceed,
-    /// Reports success without doing anything.
+    /// The operation reports success without doing anything.
     Lie,
     Fail,
     /// The power goes off during the operation.

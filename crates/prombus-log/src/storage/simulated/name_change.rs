@@ -9,7 +9,8 @@ pub(super) struct NameChange {
     pub(super) number: u64,
     pub(super) from: Option<String>,
     pub(super) to: Option<String>,
-    /// The change is always durable. It is pending only to keep its order among the other changes.
+    /// Whether the change survives every power cut. Such a change is pending only to keep its order among the other
+    /// changes.
     pub(super) certain: bool,
 }
 
@@ -18,7 +19,7 @@ impl NameChange {
         Self { number, from: from.map(str::to_owned), to: to.map(str::to_owned), certain: false }
     }
 
-    /// Applies the change to `names`. Returns false if it is not possible.
+    /// Applies the change to `names`. Returns false if the change is not possible.
     pub(super) fn apply(&self, names: &mut BTreeMap<String, u64>) -> bool {
         let possible = match (&self.from, &self.to) {
             (Some(from), _) => names.get(from) == Some(&self.number),

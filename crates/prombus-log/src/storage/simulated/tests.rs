@@ -1,4 +1,5 @@
-//! Tests of the simulated disk. The power-cut tests rely on it: with a disk that loses too little they would prove nothing.
+//! Tests of the simulated disk. The power-cut tests of the log rely on it: with a disk that loses too little they would
+//! prove nothing.
 
 use super::errors::{EBADF, EFBIG, EIO};
 use super::*;

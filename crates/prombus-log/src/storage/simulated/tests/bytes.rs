@@ -37,7 +37,10 @@ fn a_long_write_may_be_lost_kept_torn_or_reordered() {
             _ => reordered += 1,
         }
     }
-    assert!(lost > 20 && kept > 20 && torn > 20 && reordered > 100, "{lost} {kept} {torn} {reordered}");
+    assert!(
+        lost > 20 && kept > 20 && torn > 20 && reordered > 100,
+        "lost {lost}, kept {kept}, torn {torn}, reordered {reordered}"
+    );
 }
 
 #[test]

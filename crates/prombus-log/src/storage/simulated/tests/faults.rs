@@ -19,7 +19,7 @@ fn a_sync_that_lies_makes_nothing_durable() {
             disk.power_cut();
             (disk.contents("a").unwrap(), disk.contents("b"))
         });
-        assert_eq!(lying, without, "seed {seed}: the same as with no sync at all");
+        assert_eq!(lying, without, "seed {seed}: the outcome must be the same as without a sync");
         lost += u64::from(lying.0 != [2; 4096]);
     }
     assert!(lost > 200);
@@ -52,7 +52,11 @@ fn a_failed_sync_drops_the_dirty_mark() {
         file.write_at(&[3; 2 * SECTOR_BYTES], 0).unwrap();
         assert_os_error(file.sync(SyncPoint::LogData), EIO);
         file.sync(SyncPoint::LogData).unwrap();
-        assert_eq!(sectors(&disk.contents("a").unwrap()), [3, 3, 1], "reads see it");
+        assert_eq!(
+            sectors(&disk.contents("a").unwrap()),
+            [3, 3, 1],
+            "reads see the write although its sync failed"
+        );
         let rewritten = disk.fork();
         let again = open(&rewritten, "a");
         again.write_at(&[3; 2 * SECTOR_BYTES], 0).unwrap();
@@ -75,7 +79,10 @@ fn a_failed_sync_drops_the_dirty_mark() {
         });
         let outcome = cuts.next().unwrap();
         assert_eq!(sectors(&failed_twice.contents("a").unwrap()), outcome, "seed {seed}");
-        assert!(cuts.all(|other| other == outcome), "seed {seed}: nothing was left to chance");
+        assert!(
+            cuts.all(|other| other == outcome),
+            "seed {seed}: the failed sync has already decided the outcome"
+        );
         outcome
     });
     assert_eq!(seen, BTreeSet::from([vec![2, 2, 1], vec![2, 3, 1], vec![3, 2, 1], vec![3, 3, 1]]));
@@ -216,8 +223,8 @@ fn the_operation_in_which_the_power_goes_off_may_take_effect() {
         unsynced_sectors.insert(inode.unsynced.keys().copied().collect::<Vec<_>>());
     }
     assert_eq!(lengths, BTreeSet::from([10, 11, 12, 13]));
-    assert!(renamed > 100 && renamed < 300, "{renamed}");
-    assert_eq!(unsynced_sectors.len(), 8, "any subset was synced");
+    assert!(renamed > 100 && renamed < 300, "renamed {renamed} times");
+    assert_eq!(unsynced_sectors.len(), 8, "each subset of the sectors stays unsynced for some seed");
 }
 
 #[test]
@@ -234,6 +241,10 @@ fn a_sync_that_lies_makes_nothing_durable_when_the_power_goes_off_in_it() {
         assert_off(file.sync(SyncPoint::LogData));
         assert_off(in_folder.sync_folder(SyncPoint::LogData));
         assert_eq!(disk.state.lock().inodes.values().next().unwrap().unsynced.len(), 1);
-        assert_eq!(in_folder.state.lock().durable_names.len(), 0, "\"a\" is certain, but not settled yet");
+        assert_eq!(
+            in_folder.state.lock().durable_names.len(),
+            0,
+            "no name is durable yet, although \"a\" will survive the cut"
+        );
     }
 }

@@ -46,7 +46,8 @@ fn same_seed_same_loss() {
     }
 }
 
-/// Compares one file under random writes, syncs and cuts with two plain arrays.
+/// Runs random writes, syncs and power cuts on one file, and compares it with two plain arrays: its newest and its
+/// synced content.
 #[test]
 fn every_sector_is_the_synced_or_the_newest_one() {
     const LENGTH: usize = 16 * SECTOR_BYTES;

@@ -125,7 +125,7 @@ fn open_files_outlive_rename_remove_and_folder_sync() {
         assert_eq!(buffer, [9, byte]);
     }
     disk.sync_folder(SyncPoint::SegmentFolder).unwrap();
-    assert!(disk.state.lock().inodes.is_empty(), "closed and without a name");
+    assert!(disk.state.lock().inodes.is_empty(), "a file without a name must be dropped when it is closed");
 }
 
 #[test]

@@ -50,5 +50,8 @@ fn a_kill_keeps_the_cache_and_its_unsynced_bytes() {
         bytes_lost += u64::from(disk.contents("a").unwrap() == [1; 10]);
         name_lost += u64::from(disk.contents("b").is_none());
     }
-    assert!(bytes_lost > 100 && name_lost > 100, "{bytes_lost} {name_lost}");
+    assert!(
+        bytes_lost > 100 && name_lost > 100,
+        "bytes lost {bytes_lost} times, name lost {name_lost} times"
+    );
 }
