@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// Histogram bounds in milliseconds, from a fast response to the default length of a lease.
+/// Histogram bounds in milliseconds, from a fast response to the default lease of a delivery.
 const MS_BOUNDS: &[f64] = &[1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 5000.0, 30000.0];
 
 /// The counters of the server.

@@ -1,4 +1,5 @@
-//! The current duty of this gateway, derived from its role: to serve the store for a term, or to relay to the leader.
+//! The current duty of this gateway, derived from its role: to serve the store for a term (a period in which one process leads),
+//! or to relay to the leader.
 
 use crate::gateway::{Gateway, GatewayParts};
 use crate::http;
@@ -40,8 +41,8 @@ impl Leading {
 }
 
 impl Duty {
-    /// Whether a connection that is relayed to `leader` must end, because another process leads or this process does. While no
-    /// leader is known, the connection stays open: the old leader may still serve it, or it ends the connection itself.
+    /// Whether a connection that is relayed to `leader` must end, because another process has become the leader, or this process
+    /// has. While no leader is known, the connection stays open: the old leader either still serves the connection or ends it.
     pub(super) fn ends_relay_to(&self, leader: &Leader) -> bool {
         match self {
             Self::Leading(_) => true,

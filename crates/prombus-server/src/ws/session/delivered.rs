@@ -25,8 +25,8 @@ pub(super) struct Sent {
 #[derive(Debug, Default)]
 pub(super) struct Delivered {
     by_id: HashMap<Uuid, Sent, RandomState>,
-    /// Further deliveries with an id in `by_id`. Ids are unique in a topic, but a pattern may deliver the same id from two
-    /// topics.
+    /// Further deliveries whose id is already in `by_id`. Ids are unique in a topic, but a pattern may deliver the same id from
+    /// two topics.
     twins: Vec<(Uuid, Sent)>,
 }
 

@@ -5,7 +5,7 @@ use crate::rate_limit::TokenBucket;
 pub(super) struct DeliveryRate {
     /// `None`: no limit.
     bucket: Option<TokenBucket>,
-    /// When events may be sent again, on the steady clock.
+    /// When events may be sent again, on the steady clock; `None` if they may be sent now.
     paused_until_ms: Option<u64>,
 }
 

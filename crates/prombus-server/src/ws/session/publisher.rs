@@ -19,7 +19,7 @@ const IN_FLIGHT_BYTES_MAX: usize = 4 << 20;
 const IN_FLIGHT_EVENTS_MAX: usize = 65_536;
 /// At most this many emptied [`Corrs`] are kept for reuse.
 const SPARES_MAX: usize = 4;
-/// Larger ones are not kept.
+/// Larger [`Corrs`] are not kept.
 const SPARE_BYTES_MAX: usize = 64 * 1024;
 
 #[derive(Default)]
@@ -62,8 +62,8 @@ impl Publisher {
         self.in_flight_bytes
     }
 
-    /// Adds an event. The first event of a new topic is submitted in a batch of its own, because a batch with a topic over the
-    /// limit is refused as a whole, and events of other topics must not be refused with it.
+    /// Adds an event. The first event of a new topic is submitted in a batch of its own, because a batch that would exceed the
+    /// limit of topics is refused as a whole, and events of other topics must not be refused with it.
     pub(super) fn push(
         &mut self,
         backend: &dyn Backend,
