@@ -58,7 +58,7 @@ impl Query {
         Ok(Self { pairs })
     }
 
-    /// The query with known names in the spelling of the route and without the unknown names, and the unknown names.
+    /// Returns the query with only the known names, in the spelling of the route; and, separately, the unknown names.
     pub(super) fn with_names(&self, known: &[&'static str]) -> Result<(Self, IgnoredNames), ApiError> {
         let (mut kept, mut ignored) = (Vec::new(), IgnoredNames::default());
         // The spellings of each known name in the query.
