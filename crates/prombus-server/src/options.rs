@@ -65,7 +65,8 @@ pub struct ConnectionLimits {
     /// When this many bytes wait to be sent to a WebSocket client, the client gets no more events and the server reads nothing
     /// from it.
     pub max_queued_bytes: usize,
-    /// Maximum size of the buffers of all connections together. When it is reached, each connection may still buffer a few KiB.
+    /// Maximum size of the buffers of all connections together. When it is reached, each connection may still buffer a small
+    /// amount, at most 64 KiB.
     pub max_buffered_bytes: usize,
     /// Maximum size of an HTTP request body.
     pub max_body_bytes: usize,
@@ -73,7 +74,7 @@ pub struct ConnectionLimits {
     pub auth_timeout: Duration,
     /// How often a WebSocket is pinged. A client that has not responded by the next ping is disconnected.
     pub ping_interval: Duration,
-    /// A client that reads nothing for this long while data waits is disconnected, and so is one that does not complete a frame
+    /// A client that reads nothing for this long while data waits is disconnected. So is a client that does not complete a frame
     /// within this time.
     pub stall_timeout: Duration,
     /// Minimum rate of a request body, measured over 10 s in which the server waits for the client; 0 turns the limit off.

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// At this number of buckets of topics, the full ones are dropped before another is added. A new bucket is full too, so nothing
-/// changes for the topics of the dropped buckets.
+/// When there are this many buckets of topics, the full ones are dropped before another is added. A new bucket is full too, so
+/// nothing changes for the topics of the dropped buckets.
 const TOPIC_BUCKETS_MAX: usize = 10_000;
 
 /// A token bucket. It has no clock: the caller passes the time.

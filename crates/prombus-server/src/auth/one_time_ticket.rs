@@ -1,7 +1,7 @@
 //! One-time tickets, for clients that cannot send a header.
 //!
-//! A browser's `EventSource` and `WebSocket` can send a token only in the URL, and URLs end up in logs. So a page uses its token
-//! to request a ticket, and puts the ticket in the URL. The ticket works once, within 30 seconds.
+//! A browser's `EventSource` can send a token only in the URL, and URLs end up in logs. So a page uses its token to request a
+//! ticket, and puts the ticket in the URL. The ticket works once, within 30 seconds.
 
 use super::fingerprint::sha256;
 use super::principal::Principal;

@@ -89,7 +89,8 @@ impl Guard {
     }
 
     /// Logs the origin of a page to which the browser shows no responses, because they have no CORS headers. A page of the
-    /// server's own origin needs none. Its scheme is not compared, because a proxy may have terminated TLS.
+    /// server's own origin needs none and is not logged. To recognize this origin, the scheme is not compared, because a proxy
+    /// may have terminated TLS.
     pub(crate) fn note_without_cors(&self, host: &str, origin: &str) {
         let own = host_and_port(host);
         let is_own = Origin::parse(origin).zip(own).is_some_and(|(origin, (host, port))| {

@@ -61,7 +61,8 @@ impl Metrics {
         }
     }
 
-    /// The counters of a topic and group; those of `_other` if `labels_max` pairs have counters.
+    /// The counters of a topic and group. If the pair has none and `labels_max` pairs already have some, returns those of
+    /// `_other`.
     pub(crate) fn subscription(&self, topic: &str, group: &str) -> Arc<SubscriptionMetrics> {
         let mut subscriptions = self.subscriptions.lock();
         let mut key = (topic.to_owned(), group.to_owned());

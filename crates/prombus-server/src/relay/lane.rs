@@ -1,8 +1,8 @@
 //! One direction of a relayed connection: copies bytes from one socket to the other.
 //!
-//! A socket is read into a buffer of the thread, which is written to the other socket at once. Only bytes that the other socket
-//! does not accept are kept, and nothing more is read until it has accepted them. So a slow receiver costs the memory of at most
-//! one piece, and its sender gets backpressure.
+//! A socket is read into a buffer of the thread, whose content is written to the other socket at once. Only bytes that the other
+//! socket does not accept are kept, and nothing more is read until it has accepted them. So a slow receiver costs the memory of
+//! at most one piece, and its sender gets backpressure.
 
 use std::cell::RefCell;
 use std::io;

@@ -1,7 +1,7 @@
 //! A relayed connection: copies bytes in both directions until one side ends, the leader changes, or this process stops.
 //!
-//! If the leader does not close a WebSocket itself, the follower sends a close frame after the last complete frame. All other
-//! connections end at TCP level.
+//! If the leader does not close a WebSocket itself, the follower sends the client a close frame after the leader's last complete
+//! frame. All other connections end at TCP level.
 
 use super::frame_boundary::FrameBoundaries;
 use super::hop::Hop;
@@ -243,8 +243,9 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Splice<C> {
         if self.response.frames().is_none() {
             return self.stop_http().await;
         }
-        // The leader gets a close frame as if the client had sent it. The leader then leaves the client's groups, answers the
-        // frames that it has read, and sends a close frame with the same code, which is passed to the client.
+        // The leader gets a close frame as if the client had sent it. The leader then removes the client from its groups, answers
+        // the client's frames that it has read, and sends a close frame with the same code, which the follower passes to the
+        // client.
         self.closes_leader = true;
         self.copy().await
     }

@@ -51,7 +51,7 @@ impl Duty {
         }
     }
 
-    /// Whether this is already the duty of the role: a renewal of the lease sends the same role again.
+    /// Whether this duty already corresponds to `role`. Each renewal of the leader lease sends the same role again.
     fn is_for(&self, role: &ServerRole) -> bool {
         match (self, role) {
             (Self::Leading(now), ServerRole::Leading { backend, term, .. }) => {
@@ -71,8 +71,8 @@ pub(super) struct DutyUpdater {
     pub(super) parts: Arc<GatewayParts>,
     pub(super) metrics: Arc<SharedStoreMetrics>,
     pub(super) duties: watch::Sender<Duty>,
-    /// The preface check of the newest term that this process led. After a pause in renewing the lease, the process may lead the
-    /// same term again, and must then still refuse the prefaces that it has seen.
+    /// The preface check of the newest term that this process led. After a pause in renewing the leader lease, the process may
+    /// lead the same term again, and must then still refuse the prefaces that it has seen.
     pub(super) prefaces: Option<(u64, Arc<PrefaceCheck>)>,
 }
 

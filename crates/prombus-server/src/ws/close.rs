@@ -16,7 +16,7 @@ const INVALID_DATA: u16 = 1007;
 const POLICY: u16 = 1008;
 /// A message over the size limit.
 const TOO_LARGE: u16 = 1009;
-/// Another gateway leads the store: the client should connect again. (The name of the code in its registry is Service Restart.)
+/// Another gateway leads the store, and the client should connect again. The IANA registry calls this code Service Restart.
 const SERVICE_RESTART: u16 = 1012;
 /// The client did not read for too long.
 const TRY_LATER: u16 = 1013;

@@ -80,8 +80,8 @@ impl Claims {
             .ok_or_else(|| refused("a date is out of range"))
     }
 
-    /// The name of the owner. Empty names and control characters are refused: rules could not match them, and they could forge
-    /// log lines.
+    /// The name of the owner. Refuses an empty name, which a rule could not name, and control characters, which could forge log
+    /// lines.
     fn name(&self) -> Result<String, AuthRefused> {
         match self.0.get("sub") {
             None => Ok(NAMELESS.to_owned()),

@@ -5,7 +5,7 @@ use prombus::delivery::Position;
 use std::collections::HashMap;
 use uuid::Uuid;
 
-/// Deliveries are forgotten only if more than twice the window plus this many are remembered; see [`Delivered::forget_expired`].
+/// Deliveries are forgotten only if more than `2 * window + EXTRA` are remembered; see [`Delivered::forget_expired`].
 const EXTRA: usize = 1_024;
 
 /// A delivery that was put into the send buffer.

@@ -1,4 +1,4 @@
-//! The rate limit of the events that one connection is sent (`connection_deliver`). Events over the rate wait.
+//! The rate limit of the events that are sent on one connection (the option `connection_deliver`). Events over the rate wait.
 
 use crate::rate_limit::TokenBucket;
 

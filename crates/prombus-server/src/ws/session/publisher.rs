@@ -46,8 +46,8 @@ impl Publisher {
             || self.is_last_unqueued()
     }
 
-    /// Whether the last submitted batch has no place in the committer's queue yet. The next batch must wait until it has, to keep
-    /// the order.
+    /// Whether the last submitted batch has no place in the committer's queue yet. The next batch must wait until it has one, to
+    /// keep the order.
     fn is_last_unqueued(&self) -> bool {
         self.in_flight.back().is_some_and(|it| !it.publishing.is_in_line())
     }
@@ -83,8 +83,8 @@ impl Publisher {
                 self.flush(backend);
             }
         } else if batch.is_empty() {
-            // The empty batch was created for this event. If it were kept, later events would get its time, and it would look as
-            // if a publish waited for its answer.
+            // The empty batch was created for this event. If it were kept, later events would get the time of this batch, and
+            // `is_idle` would return false although no publish waits for its answer.
             self.batch = None;
         }
         pushed

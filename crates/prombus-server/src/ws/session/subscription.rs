@@ -209,7 +209,7 @@ impl Subscription {
         drop(self.membership.leave());
     }
 
-    /// Ends the subscription of a lost client, which was sent everything before the position `sent` of the send buffer. A
+    /// Ends the subscription of a lost client. Everything before the position `sent` of the send buffer was sent to it. A
     /// delivery that was not sent completely does not count as an attempt.
     pub(super) fn lose(mut self, sent: u64) {
         self.membership.stop_waiting();

@@ -38,7 +38,7 @@ pub(super) struct Subscriptions {
     key: String,
     /// Slots with collected acks.
     unsettled: Vec<SlotIndex>,
-    /// Settlements whose answers wait until they are durable, in order.
+    /// Settlements that are not answered yet, in order. Each is answered when it is durable.
     settling: VecDeque<Settling>,
     /// Slots that may have events to pull.
     ready: Arc<ReadyList>,
@@ -222,8 +222,8 @@ impl Subscriptions {
         }
     }
 
-    /// Gives up the events that are being read for this client, which can get no events for now, so that they can go to other
-    /// members. The end of the read, or the next event, adds the slot to the ready list again.
+    /// Gives up the events that are being read for this client, so that they can go to other members. The client can get no
+    /// events for now. The end of the read, or the next event, adds the slot to the ready list again.
     #[cold]
     fn stop_waiting(&mut self) {
         for slot in self.waiting.drain(..) {
@@ -278,7 +278,7 @@ impl Subscriptions {
 }
 
 /// How many more bytes of events may be queued now. Events may use half of `max_queued_bytes`; the other half is for answers.
-/// While the buffer budget of all connections is used up, clients that read what they are sent still get small amounts.
+/// While the buffer budget of all connections is used up, a client that reads its data still gets small amounts.
 fn room(gateway: &Gateway, out: &SendBuffer) -> usize {
     let most = gateway.options.connections.max_queued_bytes / 2;
     let most = if gateway.budget.has_room() { most } else { most.min(LITTLE_BYTES) };
