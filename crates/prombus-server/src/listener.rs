@@ -28,7 +28,7 @@ pub(crate) struct Listeners {
 pub(crate) struct Slots {
     semaphore: Arc<Semaphore>,
     metrics: Arc<Metrics>,
-    /// `max_connections`.
+    /// The option `max_connections`.
     connections_max: u32,
 }
 

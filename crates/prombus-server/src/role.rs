@@ -20,7 +20,7 @@ pub enum ServerRole {
     Leading {
         /// The backend for this term.
         backend: Arc<dyn Backend>,
-        /// The term of the lease.
+        /// The number of the term.
         term: u64,
         /// The secret of the lease record, which authenticates followers.
         secret: [u8; 32],
@@ -30,7 +30,7 @@ pub enum ServerRole {
 /// How followers reach the leader: the content of the lease record, which the leader writes into the shared store.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LeaderEndpoint {
-    /// The term of the lease.
+    /// The number of the term.
     pub term: u64,
     /// The leader's address, as `host:port`.
     pub address: String,

@@ -25,7 +25,7 @@ const DESCRIPTORS_FOR_FILES: u64 = 512;
 pub struct Server {
     listeners: Listeners,
     serving: Serving,
-    /// `max_connections`.
+    /// The option `max_connections`.
     connections_max: usize,
 }
 

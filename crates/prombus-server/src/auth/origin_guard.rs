@@ -18,16 +18,16 @@ const SHOWN_CHARACTERS: usize = 100;
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum GuardRefused {
-    /// HTTP/1.1 requires the header.
+    /// The `Host` header is missing; HTTP/1.1 requires it.
     #[error("the request has no Host header")]
     NoHost,
-    /// Not a host and port.
+    /// The `Host` header is not a host with an optional port.
     #[error("the Host header is not a host name or address with an optional port")]
     BadHost,
-    /// A name that an attacker may have pointed to this machine.
+    /// The host is a name that an attacker may have pointed to this machine.
     #[error("host {0:?} is neither loopback nor configured: add it to allowed_hosts, or configure a token")]
     ForeignHost(String),
-    /// A page of another site.
+    /// The request comes from a page of another origin.
     #[error("pages of origin {0:?} may not use this server: add it to cors_origins, or configure a token")]
     ForeignOrigin(String),
 }
@@ -35,7 +35,7 @@ pub(crate) enum GuardRefused {
 /// Checks `Host` and `Origin` of each request.
 #[derive(Debug)]
 pub(crate) struct Guard {
-    /// Auth is configured: requests need a token, which a foreign page does not have.
+    /// Whether the guard is off, because auth is configured: requests then need a token, which a foreign page does not have.
     is_off: bool,
     /// The configured `allowed_hosts`.
     allowed_hosts: Vec<Host>,
@@ -47,7 +47,7 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// `has_auth`: requests need a token, so the guard is off.
+    /// `has_auth`: whether requests need a token. The guard is then off.
     pub(crate) fn new(has_auth: bool, allowed_hosts: &[String], cors_origins: &[String]) -> Self {
         Self {
             is_off: has_auth,

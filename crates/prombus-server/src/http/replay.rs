@@ -200,7 +200,7 @@ impl Replay {
         Ok(taken.has_more)
     }
 
-    /// Like [`put_some`](Self::put_some), newest events first.
+    /// Like [`put_some`](Self::put_some), but appends the newest events first.
     async fn put_window(&mut self, out: &mut Vec<u8>) -> Result<bool, StreamError> {
         let (Some(reverse), ReaderKind::Topic(topic_reader)) = (&mut self.reverse, &mut self.reader.kind)
         else {

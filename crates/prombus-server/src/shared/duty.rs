@@ -23,7 +23,7 @@ pub(super) enum Duty {
 
 /// A term that this process leads.
 pub(super) struct Leading {
-    /// The term of the lease.
+    /// The number of the term.
     pub(super) term: u64,
     pub(super) gateway: Arc<Gateway>,
     pub(super) router: Router,
