@@ -1,4 +1,4 @@
-//! TLS to a server whose certificate is pinned by its hash. Its names, issuer and dates are not checked: the hash comes from the
+//! TLS to a server whose certificate is pinned by its hash. Names, issuers and dates are not checked: the hash comes from the
 //! lease record, which only gateways write.
 
 use crate::tls::cert_hash;
