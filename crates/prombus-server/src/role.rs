@@ -1,8 +1,8 @@
 //! The role of a gateway (a server that shares its store with others): it leads the store, or it follows and relays to the
 //! leader.
 //!
-//! The lease record is the entry of the shared store that names its leader. It also contains the number of the leader's term, the
-//! period in which this process leads. Each new term has a higher number.
+//! The lease record is the entry of the shared store that names its leader. It also contains the number of the current term. A
+//! term is a period in which one process leads; each new term has a higher number.
 
 use prombus::Backend;
 use std::fmt;
