@@ -1,8 +1,8 @@
-//! Authentication and authorization: a token is resolved to a [`Principal`], which knows what its owner may do.
+//! Authentication and authorization: resolves a token to its owner, a [`Principal`], and checks what the owner may do.
 //!
 //! WebSocket and HTTP both use this module, so their checks cannot differ. Without any configuration every client may do
-//! everything; `origin_guard.rs` then ensures that only this machine has access. There is no I/O after startup, and no clock:
-//! callers pass the time.
+//! everything. Then the server listens only on loopback addresses (unless `is_insecure` is set), and `origin_guard.rs` refuses
+//! requests of web pages of other origins. There is no I/O after startup, and no clock: callers pass the time.
 
 mod authenticator;
 mod error;

@@ -1,6 +1,6 @@
-//! The budget for the buffers of all connections together. While it is used up, each connection may still buffer a few KiB, so
-//! that it makes progress: WebSockets read and pull little at a time, responses are sent in small pieces, and large request
-//! bodies wait.
+//! The budget for the buffers of all connections together. While it is used up, each connection may still buffer a small amount
+//! (4 to 64 KiB, depending on the buffer), so that it makes progress: WebSockets read and pull little at a time, responses are
+//! sent in small pieces, and large request bodies wait.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

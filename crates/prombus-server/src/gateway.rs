@@ -9,7 +9,8 @@ use crate::shutdown::Stopping;
 use prombus::Backend;
 use std::sync::Arc;
 
-/// The server without its sockets. A process that leads a shared store has one instance per term.
+/// The server without its sockets. A process that leads a shared store creates an instance for each of its terms (a term is a
+/// period in which one process leads).
 pub(crate) struct Gateway {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) options: ServerOptions,
@@ -63,7 +64,7 @@ impl GatewayParts {
         }
     }
 
-    /// A gateway over a backend. Its token buckets start full: they do not outlive a term.
+    /// Creates a gateway over a backend. Its token buckets start full: they are not carried over from an earlier term.
     pub(crate) fn gateway(&self, backend: Arc<dyn Backend>, stopping: Stopping) -> Gateway {
         Gateway {
             backend,

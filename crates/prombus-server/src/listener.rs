@@ -28,7 +28,7 @@ pub(crate) struct Listeners {
 pub(crate) struct Slots {
     semaphore: Arc<Semaphore>,
     metrics: Arc<Metrics>,
-    /// `max_connections`.
+    /// The option `max_connections`.
     connections_max: u32,
 }
 
@@ -53,7 +53,7 @@ impl Listeners {
         Ok(Self { sockets, addresses, tls })
     }
 
-    /// Hands every accepted connection with its slot to `serve`, until the set is dropped.
+    /// Hands every accepted connection with its slot to `serve`, until the returned set is dropped.
     pub(crate) fn accept<F>(self, slots: &Slots, serve: F) -> JoinSet<()>
     where
         F: Fn(TcpStream, SocketAddr, ConnectionSlot) + Clone + Send + 'static,
@@ -104,7 +104,7 @@ async fn accept(listener: TcpListener, slots: Slots, serve: impl Fn(TcpStream, S
                 }
             }
             Err(error) => {
-                // A client that disconnected at once, or no file descriptors left: both are temporary.
+                // The client has already disconnected, or no file descriptors are left: both problems are temporary.
                 tracing::warn!("a connection could not be accepted: {error}");
                 tokio::time::sleep(ACCEPT_RETRY).await;
             }

@@ -13,9 +13,10 @@ use std::time::Duration;
 pub struct ServerOptions {
     /// Addresses to listen on. Default: `127.0.0.1:8090`.
     pub listen: Vec<SocketAddr>,
-    /// Certificate and key. With them, the server accepts only `wss` and `https`.
+    /// Certificate and key. With them, the server accepts only `wss` and `https`; with `None`, only `ws` and `http`.
     pub tls: Option<TlsOptions>,
-    /// Tokens and rules. Without any, every client on this machine may do everything.
+    /// Tokens and rules. Without any, every client that can connect may do everything; the server then listens only on loopback
+    /// addresses, unless `is_insecure` is set.
     pub auth: AuthOptions,
     /// Allow non-loopback addresses even if no auth is configured.
     pub is_insecure: bool,
@@ -27,14 +28,16 @@ pub struct ServerOptions {
     pub connections: ConnectionLimits,
     /// Rate limits of connections.
     pub rates: RateOptions,
-    /// Maximum number of topics, groups and members with metric labels of their own; the rest is summed under `_other`.
+    /// How many topics, how many groups and how many members may have metric labels of their own; the rest is summed under
+    /// `_other`.
     pub metrics_labels_max: usize,
     /// Maximum size of an event's payload. Must be the same as the backend's limit.
     pub max_payload_bytes: usize,
     /// Offer message compression to WebSocket clients (permessage-deflate).
     pub has_permessage_deflate: bool,
-    /// For a follower: allow plain TCP to a leader that is not on this machine and has no certificate in the lease record. Anyone
-    /// on the network between them can then read events and tokens.
+    /// For a follower (a gateway that relays to the leader of a shared store): allow plain TCP to a leader that is not on this
+    /// machine and has no certificate in the lease record (see [`LeaderEndpoint`](crate::LeaderEndpoint)). Anyone on the network
+    /// between them can then read events and tokens.
     pub relay_insecure: bool,
     /// For a follower: how long a new connection waits until a leader is reachable.
     pub engine_wait: Duration,
@@ -59,9 +62,11 @@ pub struct ConnectionLimits {
     pub max_connections: usize,
     /// Maximum number of subscriptions per connection.
     pub max_subscriptions: usize,
-    /// When this many bytes wait to be sent on a WebSocket, it gets no more events and is not read.
+    /// When this many bytes wait to be sent to a WebSocket client, the client gets no more events and the server reads nothing
+    /// from it.
     pub max_queued_bytes: usize,
-    /// Maximum size of the buffers of all connections together; at this size no buffer grows.
+    /// Maximum size of the buffers of all connections together. When it is reached, each connection may still buffer a small
+    /// amount, at most 64 KiB.
     pub max_buffered_bytes: usize,
     /// Maximum size of an HTTP request body.
     pub max_body_bytes: usize,
@@ -69,7 +74,7 @@ pub struct ConnectionLimits {
     pub auth_timeout: Duration,
     /// How often a WebSocket is pinged. A client that has not responded by the next ping is disconnected.
     pub ping_interval: Duration,
-    /// A client that reads nothing for this long while data waits is disconnected, and so is one that does not complete a frame
+    /// A client that reads nothing for this long while data waits is disconnected. So is a client that does not complete a frame
     /// within this time.
     pub stall_timeout: Duration,
     /// Minimum rate of a request body, measured over 10 s in which the server waits for the client; 0 turns the limit off.

@@ -29,7 +29,7 @@ pub(crate) struct Peer {
     pub(crate) _slot: ConnectionSlot,
 }
 
-/// One of the `max_connections`, counted in the metrics while it is held.
+/// One of the `max_connections` slots. The metrics count it as an open connection while it is held.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot {
     _permit: OwnedSemaphorePermit,

@@ -9,15 +9,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// At this number of buckets of topics, the full ones are dropped before another is added. A new bucket is full too, so nothing
-/// changes for the topics of the dropped buckets.
+/// When there are this many buckets of topics, the full ones are dropped before another is added. A new bucket is full too, so
+/// nothing changes for the topics of the dropped buckets.
 const TOPIC_BUCKETS_MAX: usize = 10_000;
 
 /// A token bucket. It has no clock: the caller passes the time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TokenBucket {
     rate: Rate,
-    /// The tokens at `at_ms`; negative after a debt.
+    /// The tokens at `at_ms`; negative while there is a debt.
     tokens: f64,
     /// The time of the last refill, on the steady clock.
     at_ms: u64,
@@ -114,13 +114,13 @@ impl Rates {
         }
     }
 
-    /// A bucket for a new connection.
+    /// Creates the publish rate of a new connection.
     pub(crate) fn connection(&self) -> ConnectionRate {
         let bucket = self.options.connection_publish.map(|rate| TokenBucket::new(rate, steady_ms()));
         ConnectionRate { bucket: bucket.map(Mutex::new) }
     }
 
-    /// A bucket for the events that a connection is sent.
+    /// Creates the bucket for the events that are sent on a connection; `None` if their rate is not limited.
     pub(crate) fn deliveries(&self) -> Option<TokenBucket> {
         self.options.connection_deliver.map(|rate| TokenBucket::new(rate, steady_ms()))
     }
@@ -182,7 +182,7 @@ impl Rates {
         let mut rules = self.rules.write();
         *rules = rates.collect();
         self.has_rules.store(rules.iter().any(|(_, rate)| rate.is_some()), Ordering::Release);
-        // The buckets have the old rates.
+        // The existing buckets use the old rates.
         self.topics.lock().clear();
         self.rules_version.store(version, Ordering::Release);
     }
@@ -204,7 +204,8 @@ impl Rates {
     }
 }
 
-/// Like a match, but `**` also covers `dlq.` topics: a limit on `**` applies to every topic.
+/// Whether a rule with this pattern applies to the topic. Unlike in [`Pattern::matches`], `**` also covers `dlq.` topics, so that
+/// a limit on `**` applies to every topic.
 fn covers(pattern: &Pattern, topic: &str) -> bool {
     pattern.as_str() == "**" || pattern.matches(topic)
 }

@@ -2,9 +2,9 @@
 //!
 //! A follower reads the head of the first request ([`FirstRequest`]), connects to the leader ([`Leader::connect`]) and copies
 //! bytes in both directions ([`Splice`]). The connection to the leader, the hop, begins with a preface: it contains the client's
-//! address, and proves with the secret of the lease record that a follower sent it. The leader confirms the preface with the same
-//! secret before it receives any bytes of the client. So only holders of the secret can claim a client's address, and another
-//! process on the leader's port never receives a client's token.
+//! address, and proves with the secret of the lease record (the entry of the store that names the leader) that a follower sent
+//! it. The leader confirms the preface with the same secret before it receives any bytes of the client. So only holders of the
+//! secret can claim a client's address, and another process on the leader's port never receives a client's token.
 
 mod first_request;
 mod frame_boundary;

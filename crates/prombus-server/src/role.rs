@@ -1,5 +1,8 @@
 //! The role of a gateway (a server that shares its store with others): it leads the store, or it follows and relays to the
 //! leader.
+//!
+//! The lease record is the entry of the shared store that names its leader. It also contains the number of the current term. A
+//! term is a period in which one process leads; each new term has a higher number.
 
 use prombus::Backend;
 use std::fmt;
@@ -17,17 +20,17 @@ pub enum ServerRole {
     Leading {
         /// The backend for this term.
         backend: Arc<dyn Backend>,
-        /// The term of the lease.
+        /// The number of the term.
         term: u64,
         /// The secret of the lease record, which authenticates followers.
         secret: [u8; 32],
     },
 }
 
-/// How followers reach the leader, from the lease record.
+/// How followers reach the leader: the content of the lease record, which the leader writes into the shared store.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LeaderEndpoint {
-    /// The term of the lease.
+    /// The number of the term.
     pub term: u64,
     /// The leader's address, as `host:port`.
     pub address: String,
@@ -38,7 +41,7 @@ pub struct LeaderEndpoint {
 }
 
 impl fmt::Debug for LeaderEndpoint {
-    /// Without the secret.
+    /// Omits the secret.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { term, address, cert_hash, .. } = self;
         let transport = if cert_hash.is_some() { "TLS" } else { "plain TCP" };
@@ -47,7 +50,7 @@ impl fmt::Debug for LeaderEndpoint {
 }
 
 impl fmt::Debug for ServerRole {
-    /// Without the secret.
+    /// Omits the secret.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Following { leader } => {

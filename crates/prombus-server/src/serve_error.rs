@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// A non-loopback address without auth.
+    /// A listen address is not a loopback address, and no auth is configured.
     #[error(
         "{0} is not a loopback address and no auth is configured: everyone who can reach it could read and write \
          everything. Set WS_TOKEN or [auth] in the config, or pass --insecure to allow this"

@@ -25,7 +25,7 @@ const DESCRIPTORS_FOR_FILES: u64 = 512;
 pub struct Server {
     listeners: Listeners,
     serving: Serving,
-    /// `max_connections`.
+    /// The option `max_connections`.
     connections_max: usize,
 }
 
@@ -69,17 +69,19 @@ impl Server {
         Ok(Self { listeners, serving: Serving::Shared(shared), connections_max })
     }
 
-    /// The addresses that it listens on. A port 0 of the options is replaced by the port that the system chose.
+    /// The addresses that the server listens on. Where the options contain port 0, this is the port that the system chose.
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.listeners.addresses
     }
 
-    /// SHA-256 of the certificate that it serves, for the lease record; `None` without TLS.
+    /// SHA-256 of the certificate that the server presents, for the lease record (see [`LeaderEndpoint`](crate::LeaderEndpoint));
+    /// `None` without TLS.
     pub fn cert_hash(&self) -> Option<[u8; 32]> {
         self.listeners.tls.as_ref().map(|tls| tls.cert_hash)
     }
 
-    /// How many file descriptors it may need, to compare with [`raise_descriptor_limit`]. A relayed connection needs two.
+    /// The number of file descriptors that the server may need. The caller compares it with the limit that
+    /// [`raise_descriptor_limit`] returns. A relayed connection needs two.
     pub fn descriptors_wanted(&self) -> u64 {
         let per_connection = match self.serving {
             Serving::One { .. } => 1,
@@ -89,8 +91,8 @@ impl Server {
     }
 
     /// Serves until `shutdown` resolves. Then it accepts no new connections, completes the requests in progress, closes
-    /// WebSockets with 1001, and returns after `drain_timeout` at the latest, even if clients are still connected. The backend
-    /// stays open: the caller closes it afterwards.
+    /// WebSockets (with code 1012 if a follower relays them, otherwise with 1001), and returns after `drain_timeout` at the
+    /// latest, even if clients are still connected. The backend stays open: the caller closes it afterwards.
     ///
     /// # Errors
     /// None at present; the type is reserved for future errors.
@@ -140,7 +142,7 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
 
 #[cfg(feature = "test-util")]
 impl Server {
-    /// WebSockets echo every message and do nothing else, for test suites that test only the transport.
+    /// Makes WebSockets echo every message and do nothing else, for test suites that test only the transport.
     ///
     /// # Panics
     /// If the store is shared.

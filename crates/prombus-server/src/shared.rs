@@ -1,8 +1,8 @@
 //! A gateway: a server that shares its store with others. It serves the store while it leads, and relays to the leader otherwise.
 //!
 //! The role at the time of a connection's first bytes decides how the connection is handled. A connection that begins with a
-//! preface was relayed by a follower: a leader checks the preface and serves it; a follower closes it, so that no connection is
-//! relayed twice.
+//! preface (`relay/preface.rs`) was relayed by a follower. If this gateway leads, it checks the preface and serves the
+//! connection. If it follows, it closes the connection, so that no connection is relayed twice.
 
 mod destination;
 mod duty;
@@ -134,7 +134,7 @@ async fn accepted(
     let patience = state.parts.options.connections.head_timeout;
     let accepting = tokio::select! {
         accepting = timeout(patience, acceptor.accept(socket)) => accepting,
-        // An incomplete handshake must not delay the release of the lease.
+        // An incomplete handshake must not delay the release of the leader lease.
         () = state.stopping.wait() => return,
     };
     match accepting {

@@ -1,4 +1,4 @@
-//! The stop signal, for everything that waits while the server runs.
+//! The stop signal. Every task that may wait for long also waits for this signal, and ends when it is sent.
 
 use tokio::sync::watch;
 
@@ -13,7 +13,7 @@ pub(crate) enum StopReason {
     Deposed,
 }
 
-/// Sends the stop signal. Dropping it also wakes everything that waits.
+/// Sends the stop signal. Dropping the sender also wakes every task that waits for the signal.
 pub(crate) type StopSender = watch::Sender<Option<StopReason>>;
 
 /// Receives the stop signal.

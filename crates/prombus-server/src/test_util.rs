@@ -1,4 +1,5 @@
-//! Complete WebSocket sessions over bytes in memory, for the fuzzer, the seeded test of random frames and the instruction counts.
+//! Complete WebSocket sessions over bytes in memory, for the fuzzer, the seeded test of random frames, and the benchmark that
+//! counts instructions.
 
 use crate::auth::{Authenticator, TokenHash, TokenOptions};
 use crate::gateway::Gateway;
@@ -26,7 +27,8 @@ pub const TOKEN: &str = "fuzz";
 /// cost of a session.
 const PIECE_BYTES: usize = 1024;
 
-/// Masks a text or binary message as a client does. `first` is the frame's first byte, e.g. `0x81` for a text.
+/// Appends a text or binary message as a client sends it: one masked frame. `first` is the frame's first byte, e.g. `0x81` for a
+/// text.
 pub fn put_masked(into: &mut Vec<u8>, first: u8, payload: &[u8]) {
     into.push(first);
     match payload.len() {
@@ -55,7 +57,7 @@ pub fn put_masked_deflated(into: &mut Vec<u8>, payload: &[u8]) {
 }
 
 /// Sends these bytes to a new session over a bus in memory, in pieces of `piece_bytes`, and returns the texts that the server
-/// sent. The session ends after the last byte. `deflates`: compression was negotiated.
+/// sent. The session ends after the last byte. `deflates`: whether compression was negotiated.
 ///
 /// # Panics
 /// If the server violated the WebSocket protocol, which is what the callers test.
@@ -99,7 +101,7 @@ async fn talk_async(bytes: &[u8], piece_bytes: usize, has_auth: bool, deflates: 
     texts_of(&answers)
 }
 
-/// A connection without a client address.
+/// A WebSocket over `socket`, as if a client on this machine had connected.
 fn web_socket<S: AsyncRead + AsyncWrite + Unpin>(
     gateway: Arc<Gateway>,
     socket: S,
@@ -110,8 +112,8 @@ fn web_socket<S: AsyncRead + AsyncWrite + Unpin>(
     WebSocket::new(socket, &[], gateway, session, deflate)
 }
 
-/// A session that stays open. It runs on the caller's thread, and only in [`turn`](Self::turn), so that every run does the same.
-/// Its timers need a tokio runtime.
+/// A session that stays open. It runs on the caller's thread, and only in [`turn`](Self::turn), so that every run executes the
+/// same instructions. Its timers need a tokio runtime.
 pub struct Wire {
     bytes: Arc<Mutex<WireBytes>>,
     serving: Pin<Box<dyn Future<Output = ()>>>,
@@ -146,7 +148,7 @@ impl Wake for Due {
 }
 
 impl Wire {
-    /// Connections to one server, which requires no token.
+    /// Opens `count` connections to one new server, which requires no token.
     pub fn open(backend: &Arc<dyn Backend>, count: usize) -> Vec<Self> {
         let mut options = ServerOptions::default();
         // No pings, however slow the machine is: the test does not answer them.
@@ -193,7 +195,7 @@ impl Wire {
         self.is_due.0.store(true, Ordering::Relaxed);
     }
 
-    /// The texts that the session has sent since the last call.
+    /// The text messages that the session has sent since the last call.
     ///
     /// # Panics
     /// If the session violated the WebSocket protocol.
@@ -236,7 +238,7 @@ impl AsyncWrite for WireSocket {
     }
 }
 
-/// The texts in the bytes of a server.
+/// The text messages in the bytes that a server sent.
 fn texts_of(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut texts = Vec::new();
     while let [first, second, rest @ ..] = bytes {

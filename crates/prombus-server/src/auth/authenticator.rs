@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// A longer token is refused without further checks.
 const MAX_TOKEN_BYTES: usize = 8 * 1024;
 
-/// Resolves tokens to principals. Created once, at startup, when it reads the key files.
+/// Resolves tokens to principals. Created at startup. Only then are the key files read.
 #[derive(Debug)]
 pub struct Authenticator {
     tokens: StaticTokens,

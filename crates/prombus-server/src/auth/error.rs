@@ -31,16 +31,16 @@ pub enum AuthSetupError {
         /// The length of the secret.
         bytes: usize,
     },
-    /// JWT without a key.
+    /// JWT is configured without a key.
     #[error("JWT is configured without a key: set a secret, a PEM file or a JWKS file")]
     NoKeys,
-    /// A token without a name for rules and logs.
+    /// A token has no name, which rules and logs need.
     #[error("token {position} has no name")]
     NamelessToken {
         /// Which of the tokens, counted from 1.
         position: usize,
     },
-    /// Rules that would have no effect.
+    /// Rules are configured that would have no effect.
     #[error(
         "rules are configured without tokens and JWT: every client would have access without a name, and no rule would apply"
     )]
@@ -53,7 +53,7 @@ pub enum AuthRefused {
     /// A token is needed, but there is none.
     #[error("a token is needed")]
     Missing,
-    /// Not a valid token.
+    /// The token is not valid.
     #[error("the token is not valid")]
     Bad,
     /// The token has expired.

@@ -2,7 +2,7 @@
 //!
 //! A key has one algorithm, and a token is checked only against keys of the algorithm in its header. So a header cannot make the
 //! server use a public key as a secret, and `none` matches no key. `key.rs` loads the keys, `claims.rs` reads the claims. Keys
-//! are never fetched, and those in a header (`jwk`, `jku`, `x5u`) are ignored.
+//! are never fetched over the network, and keys in a token's header (`jwk`, `jku`, `x5u`) are ignored.
 
 mod claims;
 mod key;

@@ -1,7 +1,7 @@
 //! One-time tickets, for clients that cannot send a header.
 //!
-//! A browser's `EventSource` and `WebSocket` can send a token only in the URL, and URLs end up in logs. So a page gets a ticket
-//! with its token and puts the ticket in the URL: it works once, within 30 seconds.
+//! A browser's `EventSource` can send a token only in the URL, and URLs end up in logs. So a page uses its token to request a
+//! ticket, and puts the ticket in the URL. The ticket works once, within 30 seconds.
 
 use super::fingerprint::sha256;
 use super::principal::Principal;
@@ -77,7 +77,7 @@ impl OneTimeTickets {
         Ok(ticket)
     }
 
-    /// The owner of the ticket, or `None` if it is unknown, used or expired. The ticket cannot be used again.
+    /// Uses up the ticket and returns its owner; `None` if the ticket is unknown, used or expired.
     pub(crate) fn redeem(&self, ticket: &str, now_ms: i64) -> Option<Arc<Principal>> {
         let found = self.0.lock().by_hash.remove(&sha256(ticket.as_bytes()))?;
         let is_good = now_ms < found.ends_ms && !found.principal.is_expired(now_ms);

@@ -9,7 +9,7 @@ use super::token::TokenOptions;
 pub struct AuthOptions {
     /// Static tokens.
     pub tokens: Vec<TokenOptions>,
-    /// How tokens of an identity provider are verified.
+    /// How JWTs of an identity provider are verified; with `None`, all JWTs are refused.
     pub jwt: Option<JwtOptions>,
     /// Rules on topics and groups, in addition to scopes. The first rule that matches applies. If there are rules and none
     /// matches, access is denied.

@@ -1,9 +1,9 @@
-//! Protects a server without auth from web pages of other origins: only this machine has access.
+//! Protects a server without auth from web pages of other origins.
 //!
 //! Listening on loopback is not enough. A page in a browser on this machine can reach loopback: WebSockets ignore CORS, a
-//! `text/plain` POST needs no preflight, and the page's own host name can be rebound to 127.0.0.1. Two headers, which a page
-//! cannot set, reveal such requests: `Host` is the name that the browser connects to, and `Origin` is the origin of the page.
-//! Every value that is not known to be safe is refused.
+//! `text/plain` POST needs no preflight, and the page's own host name can be made to resolve to 127.0.0.1 (DNS rebinding). Two
+//! headers, which a page cannot set, reveal such requests: `Host` is the name that the browser connects to, and `Origin` is the
+//! origin of the page. Every value that is not known to be safe is refused.
 
 #[cfg(test)]
 mod tests;
@@ -18,16 +18,16 @@ const SHOWN_CHARACTERS: usize = 100;
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum GuardRefused {
-    /// HTTP/1.1 requires the header.
+    /// The `Host` header is missing; HTTP/1.1 requires it.
     #[error("the request has no Host header")]
     NoHost,
-    /// Not a host and port.
+    /// The `Host` header is not a host with an optional port.
     #[error("the Host header is not a host name or address with an optional port")]
     BadHost,
-    /// A name that an attacker may have pointed to this machine.
+    /// The host is a name that an attacker may have pointed to this machine.
     #[error("host {0:?} is neither loopback nor configured: add it to allowed_hosts, or configure a token")]
     ForeignHost(String),
-    /// A page of another site.
+    /// The request comes from a page of another origin.
     #[error("pages of origin {0:?} may not use this server: add it to cors_origins, or configure a token")]
     ForeignOrigin(String),
 }
@@ -35,7 +35,7 @@ pub(crate) enum GuardRefused {
 /// Checks `Host` and `Origin` of each request.
 #[derive(Debug)]
 pub(crate) struct Guard {
-    /// Auth is configured: requests need a token, which a foreign page does not have.
+    /// Whether the guard is off, because auth is configured: requests then need a token, which a foreign page does not have.
     is_off: bool,
     /// The configured `allowed_hosts`.
     allowed_hosts: Vec<Host>,
@@ -47,7 +47,7 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// `has_auth`: requests need a token, so the guard is off.
+    /// `has_auth`: whether requests need a token. The guard is then off.
     pub(crate) fn new(has_auth: bool, allowed_hosts: &[String], cors_origins: &[String]) -> Self {
         Self {
             is_off: has_auth,
@@ -88,8 +88,9 @@ impl Guard {
         Err(GuardRefused::ForeignOrigin(shown(origin)))
     }
 
-    /// Logs the origin of a page whose requests are served without CORS headers, so that the browser hides the responses from it.
-    /// The scheme is not compared, because a proxy may have terminated TLS.
+    /// Logs the origin of a page to which the browser shows no responses, because they have no CORS headers. A page of the
+    /// server's own origin needs none and is not logged. To recognize this origin, the scheme is not compared, because a proxy
+    /// may have terminated TLS.
     pub(crate) fn note_without_cors(&self, host: &str, origin: &str) {
         let own = host_and_port(host);
         let is_own = Origin::parse(origin).zip(own).is_some_and(|(origin, (host, port))| {
@@ -100,7 +101,8 @@ impl Guard {
         }
     }
 
-    /// Compares origins also as text, for apps with other schemes, such as `tauri://localhost`.
+    /// Whether `cors_origins` allows this origin. It is also compared as text, for apps with other schemes, such as
+    /// `tauri://localhost`.
     fn allows_origin(&self, origin: &str) -> bool {
         let parsed = Origin::parse(origin);
         self.allows_any_origin
@@ -110,7 +112,8 @@ impl Guard {
     }
 }
 
-/// An entry of `allowed_hosts`. An IPv6 address needs no brackets here, because an entry has no port.
+/// Parses an entry of `allowed_hosts`; `None`, with a warning, if it is invalid. An IPv6 address needs no brackets here, because
+/// an entry has no port.
 fn configured_host(text: &str) -> Option<Host> {
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let ip = bare.parse::<Ipv6Addr>().map(|ip| Host::Ip(IpAddr::from(ip).to_canonical()));

@@ -2,8 +2,8 @@
 //!
 //! Both questions are about all possible topics, so they are decided on the patterns themselves. A pattern is a small automaton
 //! that reads a topic segment by segment; all segments that no pattern names are equivalent. The results are exact, with one
-//! exception: if [`covers`] would have to visit too many states, it returns false. That may refuse too much, but never grants
-//! access.
+//! exception: if [`covers`] would have to visit too many states, it returns false. Then access may be denied that the rules
+//! allow, but never the reverse.
 //!
 //! Topics that begin with `dlq.` are matched only by patterns that begin with `dlq.`. So patterns are of two kinds, and patterns
 //! of different kinds have no topic in common, with one exception: the topic `dlq`, which `dlq.**` matches too.
@@ -70,7 +70,7 @@ enum Read {
 }
 
 impl Read {
-    /// After one more segment; `None` is a segment that no pattern names.
+    /// The state after one more segment. `None` stands for any segment that no pattern names.
     fn next(self, segment: Option<&str>, kind: Kind) -> Self {
         let ends = self == Self::Nothing && kind == Kind::Events && segment == Some(DEAD_LETTER);
         if ends { Self::All } else { Self::Some }
@@ -99,7 +99,8 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// A pattern's segments. The state of its automaton is the segment that it is at, or the number of segments at the end.
+/// A pattern's segments. The state of its automaton is the index of the segment that it is at; at the end, the number of
+/// segments.
 struct Segments<'a>(Vec<Segment<'a>>);
 
 impl<'a> Segments<'a> {
@@ -117,6 +118,7 @@ impl<'a> Segments<'a> {
         Self(segments)
     }
 
+    /// Whether the pattern also matches no segments at all: `dlq.**` matches the topic `dlq`.
     fn matches_nothing(&self) -> bool {
         self.0 == [Segment::Any]
     }

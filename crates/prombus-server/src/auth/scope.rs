@@ -21,7 +21,7 @@ pub enum Scope {
 /// A text is not a scope.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ScopeError {
-    /// Not one of the kinds.
+    /// The text has none of the three forms of a scope.
     #[error("unknown scope {0:?}; valid scopes: publish:<pattern>, subscribe:<pattern>, admin")]
     Unknown(String),
     /// The pattern is invalid.

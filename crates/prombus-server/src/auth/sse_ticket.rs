@@ -29,7 +29,7 @@ pub(crate) const LIFE_MS: i64 = 24 * 3_600_000;
 /// Size of the key.
 pub(crate) const KEY_BYTES: usize = 32;
 /// Maximum number of used tickets that are remembered. Tickets that had to be forgotten, and all older ones, are treated like
-/// tickets of another process.
+/// tickets of another process: they work only for reconnects.
 const MAX_USED: usize = 100_000;
 /// Distinguishes these tickets from one-time tickets.
 const PREFIX: &str = "s1.";
@@ -102,8 +102,8 @@ struct Used {
     numbers: HashSet<u128>,
     /// In the order of their first uses, with the time at which each was issued.
     order: VecDeque<(i64, u128)>,
-    /// The latest time at which a forgotten ticket was issued. For tickets issued at or before this time, it is not known whether they
-    /// were used.
+    /// The latest time at which a forgotten ticket was issued. For tickets issued at or before this time, it is not known whether
+    /// they were used.
     forgotten_ms: i64,
 }
 
@@ -172,7 +172,7 @@ impl SseTickets {
         Ok(format!("{PREFIX}{}.{}", URL_SAFE_NO_PAD.encode(&content), URL_SAFE_NO_PAD.encode(signature)))
     }
 
-    /// The owner of the ticket, with its current permissions. `is_reconnect`: the request has a `Last-Event-ID`.
+    /// The owner of the ticket, with its current permissions. `is_reconnect`: whether the request has a `Last-Event-ID`.
     pub(crate) fn redeem(
         &self,
         key: &[u8],

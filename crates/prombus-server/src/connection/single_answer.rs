@@ -1,4 +1,5 @@
-//! Sends one response to the first request of a connection and closes the connection: for responses of a follower itself.
+//! Sends one response to the first request of a connection, and closes the connection. Used when a follower answers a request
+//! itself instead of relaying the connection.
 
 use super::HEAD_BYTES_MAX;
 use super::discarded_body::RequestBody;

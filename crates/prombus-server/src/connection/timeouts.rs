@@ -1,11 +1,11 @@
 //! The time limits of an HTTP connection, implemented by its socket: for the head of a request, for the idle time before it, and
 //! for writes.
 //!
-//! - Read: a head must be complete within `head_timeout` of its first byte; between two requests a connection may be idle for
-//!   `keep_alive`. hyper has only one timer for both. Between requests hyper reads only to get the next head, so a read that waits
-//!   while no request is served waits for a head.
-//! - Write: a write that makes no progress for `write_timeout` fails. Responses have no other limit: a client that asks for an
-//!   export and never reads it must not keep its connection indefinitely.
+//! - Read: a head must be complete within `head_timeout` of its first byte (the first head: within `head_timeout` of the start of
+//!   the connection). Between two requests a connection may be idle for `keep_alive`. hyper has only one timer for both. Between
+//!   requests hyper reads only to get the next head, so a read that waits while no request is served waits for a head.
+//! - Write: a write that makes no progress for `write_timeout` (the option `stall_timeout`) fails. Responses have no other time
+//!   limit. Without this one, a client that asks for an export and never reads it would keep its connection indefinitely.
 
 use crate::options::ConnectionLimits;
 use parking_lot::Mutex;

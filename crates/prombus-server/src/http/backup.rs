@@ -1,5 +1,5 @@
-//! `POST /backup`: copies everything to a new folder on this machine while the bus runs. The response reports the progress line
-//! by line; its last line is the result.
+//! `POST /backup`: copies everything that is durable to a new or empty folder on this machine while the bus runs. The response
+//! reports the progress line by line; its last line is the result.
 
 use super::ApiError;
 use super::answer::{self, Answered};

@@ -17,7 +17,7 @@ pub(super) struct BodyRate {
 }
 
 impl BodyRate {
-    /// `0` turns the limit off.
+    /// A `min_bytes_per_second` of 0 turns the limit off.
     pub(super) fn new(min_bytes_per_second: u64) -> Self {
         Self { min_bytes_per_second, waited: Duration::ZERO, bytes: 0 }
     }

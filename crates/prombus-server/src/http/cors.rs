@@ -38,7 +38,7 @@ pub(super) fn note_refused(guard: &Guard, headers: &HeaderMap) {
     }
 }
 
-/// The response to a preflight from an allowed origin.
+/// The response to a preflight from an allowed origin; `None` for all other requests.
 pub(super) fn preflight(
     method: &Method,
     headers: &HeaderMap,
@@ -60,7 +60,8 @@ pub(super) fn preflight(
     Some(response)
 }
 
-/// The requested headers that routes read. The response echoes names because CORS has no wildcard for `x-` headers.
+/// Those of the requested headers that begin with `x-` or that a route reads. The response names each of them, because CORS has
+/// no wildcard for `x-` headers.
 fn allowed_headers(headers: &HeaderMap) -> Option<HeaderValue> {
     let wanted = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS)?.to_str().ok()?;
     let is_allowed = |name: &&str| {
@@ -83,7 +84,7 @@ pub(super) fn put_headers(origins: &[String], allowed: Option<HeaderValue>, into
         return;
     }
     if !origins.iter().any(|origin| origin == "*") {
-        // Also on responses to other origins: a cache must not serve them to a page of an allowed origin.
+        // Responses to other origins get this header too: a cache must not serve them to a page of an allowed origin.
         into.append(header::VARY, HeaderValue::from_static("origin"));
     }
     if let Some(origin) = allowed {

@@ -1,5 +1,5 @@
 //! Entity tags. A tag is strong, so each compressed form of a response has its own tag: `"x"`, `"x-gzip"`, `"x-zstd"`. A client
-//! that sends any of them in `If-None-Match` has the response.
+//! that sends any of these tags in `If-None-Match` already has the response.
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
@@ -7,7 +7,8 @@ use axum::response::Response;
 /// Encodings of compressed responses.
 const ENCODINGS: [&str; 2] = ["gzip", "zstd"];
 
-/// The tag in `If-None-Match`, as the client wrote it, that identifies the same response as `tag`.
+/// The tag in `If-None-Match` that identifies the same response as `tag`, possibly in a compressed form; `None` if there is no
+/// such tag.
 pub(super) fn known_as(headers: &HeaderMap, tag: &str) -> Option<String> {
     let values = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
     for known in values.flat_map(|value| value.split(',')).map(str::trim) {

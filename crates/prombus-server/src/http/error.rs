@@ -9,7 +9,7 @@ use prombus::{BackupError, GroupError, PublishError, ReadError, StoreError, Topi
 use prombus_protocol::{ErrorCode, FrameError, GroupNameError, OptionError, TopicError};
 use serde::Serialize;
 
-/// When to retry while the server cannot write.
+/// After how many milliseconds a client should retry while the server cannot write.
 const UNAVAILABLE_RETRY_MS: u64 = 2_000;
 
 /// Supported encodings of request bodies: the `Accept-Encoding` header of a 415 response.
@@ -21,7 +21,7 @@ pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     pub(crate) code: ErrorCode,
     pub(crate) message: String,
-    /// When a retry may succeed.
+    /// After how many milliseconds a retry may succeed; `None` if this is not known.
     pub(crate) retry_after_ms: Option<u64>,
 }
 

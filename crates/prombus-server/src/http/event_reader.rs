@@ -103,7 +103,8 @@ impl EventReader {
         matches!(self.kind, ReaderKind::Pattern(_))
     }
 
-    /// Whether the position may advance without events being returned: because of a filter, or because it reads a pattern.
+    /// Whether the position may advance without events being returned: because of a filter, or because the reader reads a
+    /// pattern.
     pub(super) fn may_skip_events(&self) -> bool {
         self.is_pattern() || self.filter.is_some()
     }
@@ -213,12 +214,13 @@ pub(super) fn query_pattern(call: &Call) -> Result<Pattern, ApiError> {
     }
 }
 
-/// The topic, for a parameter that does not work with patterns.
+/// The topic that `pattern` names. If it is not a single topic, the error message begins with `why`, the parameter that requires
+/// one.
 pub(super) fn only_topic(pattern: &Pattern, why: &str) -> Result<Topic, ApiError> {
     pattern.as_topic().ok_or_else(|| ApiError::bad_request(format!("{why} needs one topic, not a pattern")))
 }
 
-/// `None` for an empty input.
+/// The output as a piece of a response; `None` if it is empty.
 pub(super) fn non_empty(out: Vec<u8>) -> Option<Bytes> {
     (!out.is_empty()).then(|| out.into())
 }

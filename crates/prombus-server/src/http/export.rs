@@ -1,7 +1,7 @@
 //! `GET /export`: all events of a time range, for a topic in seq order, for a pattern in commit order.
 //!
-//! It reads events in that order and skips those outside the range, so events with equal or out-of-order times are not lost. It
-//! ends at the event that was the newest at the start: on a busy topic it would not end otherwise.
+//! The export reads events in that order and skips those outside the range, so events with equal or out-of-order times are not
+//! lost. It ends at the event that was the newest at the start; otherwise the export of a busy topic would never end.
 
 use super::answer::{self, Answered};
 use super::call::Call;

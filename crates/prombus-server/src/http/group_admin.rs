@@ -17,7 +17,7 @@ use serde::Serialize;
 const START: Shape = Shape::flat(&["from", "ts", "afterId"]);
 /// The value of `header` has no shape: the names of headers are the user's.
 const FILTER: Shape = Shape::flat(&["key", "tag", "header"]);
-/// The options of SUBSCRIBE. Those from `manualAck` on have no effect, as in a frame: clients send them along.
+/// The options of SUBSCRIBE. The names from `manualAck` on are accepted without effect, as in a frame, because clients send them.
 const GROUP: Shape = Shape {
     names: &[
         "from",

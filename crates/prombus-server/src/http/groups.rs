@@ -1,5 +1,5 @@
-//! `GET /groups`: the progress of groups, their members and their leases. A token sees the groups that it may join; an admin sees
-//! all groups.
+//! `GET /groups`: the progress of groups, their members, and the leases of their deliveries. A token sees the groups that it may
+//! join; an admin sees all groups.
 
 use super::ApiError;
 use super::answer::{self, Answered};

@@ -44,7 +44,7 @@ mod tests {
         let hashed = key("order 17").expect("a key").expect("one");
         assert_eq!(hashed.get_version_num(), 5);
         assert_eq!(key("\"order 17\"").expect("a key"), Some(hashed));
-        // Clients rely on this across versions.
+        // The hash must not change in later versions: clients rely on it.
         assert_eq!(hashed.to_string(), "4769d724-0b0d-510e-bc9b-5cca29704ade");
         assert_ne!(id_of(hashed, 0), id_of(hashed, 1));
         assert!(key("").is_err());

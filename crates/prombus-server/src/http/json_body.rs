@@ -19,7 +19,7 @@ pub(super) async fn body_of(call: &mut Call) -> Result<Bytes, ApiError> {
     incoming.whole(&mut HeldBytes::new(&call.gateway)).await
 }
 
-/// The body as valid JSON with bounded nesting, so that parsing it is cheap.
+/// Checks that the body is valid JSON with bounded nesting, so that parsing it is cheap.
 fn checked(body: &[u8]) -> Result<&str, ApiError> {
     Json::new(body).map(|json| json.get()).map_err(|error| {
         let code = match error {

@@ -11,7 +11,7 @@ pub(super) fn is_sent(headers: &HeaderMap) -> bool {
     headers.get(NAME).is_some_and(|id| !id.as_bytes().trim_ascii().is_empty())
 }
 
-/// The position of the client before the reconnect.
+/// Where the client resumes; `None` if the header is absent or empty.
 pub(super) fn place(headers: &HeaderMap) -> Result<Option<ResumePoint>, ApiError> {
     let Some(value) = headers.get(NAME) else { return Ok(None) };
     let text = value.to_str().unwrap_or("?").trim();

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 const SCHEMAS: &str = include_str!("schemas.json");
 
-/// The document that describes these routes. `has_auth`: the server requires tokens.
+/// The document that describes these routes. `has_auth`: whether the server requires tokens.
 pub(super) fn document(routes: &[Route], has_auth: bool) -> Bytes {
     let mut paths: Map<String, Value> = Map::new();
     for route in routes {

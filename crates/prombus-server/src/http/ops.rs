@@ -42,7 +42,8 @@ pub(super) async fn healthz(call: Call) -> Answered {
     answer::json(&Status { status: if reasons.is_empty() { "ok" } else { "degraded" }, role, reasons })
 }
 
-/// `GET /readyz`: like `/healthz`, but fails while the server shuts down.
+/// `GET /readyz`: like `/healthz`, but also fails when the server shuts down, or when another gateway becomes the leader of the
+/// store.
 pub(super) async fn readyz(call: Call) -> Answered {
     if call.gateway.stopping.is_stopping() {
         return Err(ApiError::new(ErrorCode::Unavailable, call.gateway.stopping.reason()));

@@ -10,12 +10,12 @@ use tokio::time::sleep;
 /// still be committed, and events are returned in the order of their commit times.
 const SOON: Duration = Duration::from_millis(1);
 
-/// A position in the sequence that moves forward.
+/// Reads the sequence forward from a position.
 pub(super) struct PatternReader {
     pub(super) client: StreamClient,
     /// `None` while a read runs: its future owns the reader.
     reader: Option<Box<dyn MergedReader>>,
-    /// When the last read expects more events.
+    /// When more events are expected, according to the last read.
     more: More,
 }
 
@@ -42,8 +42,8 @@ impl PatternReader {
         Ok(chunk)
     }
 
-    /// Like [`read`](Self::read), but waits for stored events that are not returned yet ([`More::Soon`]): for readers with an
-    /// end.
+    /// Like [`read`](Self::read), but waits for stored events that are not returned yet ([`More::Soon`]). For responses that have
+    /// an end.
     pub(super) async fn read_complete(&mut self, limit: PullLimit) -> Result<MergedChunk, StreamError> {
         loop {
             let chunk = self.read(limit).await?;

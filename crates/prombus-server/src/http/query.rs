@@ -58,7 +58,7 @@ impl Query {
         Ok(Self { pairs })
     }
 
-    /// The query with known names in the spelling of the route and without the unknown names, and the unknown names.
+    /// Returns the query with only the known names, in the spelling of the route; and, separately, the unknown names.
     pub(super) fn with_names(&self, known: &[&'static str]) -> Result<(Self, IgnoredNames), ApiError> {
         let (mut kept, mut ignored) = (Vec::new(), IgnoredNames::default());
         // The spellings of each known name in the query.
@@ -163,7 +163,7 @@ impl Query {
         self.all(name).map(|text| Uuid::try_parse(text).map_err(|_| refused(name, text, "a UUID"))).collect()
     }
 
-    /// `1` or `0`.
+    /// A flag, written as `1` or `0`; `None` if it is absent.
     pub(super) fn flag(&self, name: &str) -> Result<Option<bool>, ApiError> {
         match self.one(name)? {
             None => Ok(None),
@@ -173,7 +173,7 @@ impl Query {
         }
     }
 
-    /// `from`, with the `ts` or `afterId` that it requires.
+    /// Parses `from`, with the `ts` or `afterId` that it requires; `None` if `from` is absent.
     pub(super) fn begin(&self) -> Result<Option<Begin>, ApiError> {
         let missing = |name: &str, from: &str| {
             ApiError::bad_request(format!("\"{name}\" is missing: from={from} requires it"))
@@ -191,7 +191,7 @@ impl Query {
         Ok(Some(begin))
     }
 
-    /// `order`: whether the newest events come first.
+    /// Whether the newest events come first, according to `order`.
     pub(super) fn is_descending(&self) -> Result<bool, ApiError> {
         match self.one("order")? {
             None | Some("asc") => Ok(false),

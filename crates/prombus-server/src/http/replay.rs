@@ -20,7 +20,7 @@ struct Replay {
     reader: EventReader,
     /// The topic or pattern as the request spelled it.
     topic: String,
-    /// Set if the newest events come first.
+    /// Reads the events if the newest come first; `None` if the oldest come first.
     reverse: Option<ReverseReader>,
     /// Events outside this time range are skipped.
     times: RangeInclusive<i64>,
@@ -31,7 +31,7 @@ struct Replay {
     /// The position after the last event that the page contains so far.
     last: Option<String>,
     phase: ReplayPhase,
-    /// The page ends early, before an event that is unreadable at the moment.
+    /// Whether the page ends early, before an event that is unreadable at the moment.
     is_cut_short: bool,
 }
 
@@ -92,7 +92,7 @@ pub(super) async fn replay(call: Call) -> Answered {
     Ok(answer::typed("application/json", checked_body_of(replay).await?))
 }
 
-/// The range of seqs of a page whose newest events come first.
+/// Creates the reader of a page whose newest events come first.
 async fn reverse(
     topic_reader: &TopicReader,
     begin: Option<Begin>,
@@ -200,7 +200,7 @@ impl Replay {
         Ok(taken.has_more)
     }
 
-    /// Like [`put_some`](Self::put_some), newest events first.
+    /// Like [`put_some`](Self::put_some), but appends the newest events first.
     async fn put_window(&mut self, out: &mut Vec<u8>) -> Result<bool, StreamError> {
         let (Some(reverse), ReaderKind::Topic(topic_reader)) = (&mut self.reverse, &mut self.reader.kind)
         else {
@@ -239,7 +239,7 @@ impl Replay {
         Ok(true)
     }
 
-    /// Whether more events follow after a full page. An unreadable event counts.
+    /// Whether more events follow after a full page. An unreadable event counts as one.
     async fn has_more(&mut self) -> Result<bool, StreamError> {
         let read = match (&mut self.reverse, &mut self.reader.kind) {
             (Some(reverse), ReaderKind::Topic(topic_reader)) => loop {

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// How long a request waits for room in the buffer budget.
 const ROOM_PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes that every request may buffer without counting against the budget.
+/// The first bytes that a request buffers, up to this number, do not count against the budget.
 const FREE_BYTES: usize = 64 * 1024;
 
 /// Reads a body piece by piece, decompressed.
@@ -37,7 +37,7 @@ pub(super) struct BodyReader {
 }
 
 impl BodyReader {
-    /// Refuses a body whose `Content-Length` is over the limit without reading it.
+    /// If the `Content-Length` is over the limit, refuses the body without reading it.
     pub(super) fn new(
         gateway: &Gateway,
         headers: &HeaderMap,

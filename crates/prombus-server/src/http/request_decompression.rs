@@ -27,9 +27,9 @@ pub(super) enum BodyDecoder {
 
 pub(super) struct ZstdDecoder {
     context: DCtx<'static>,
-    /// The last output filled its buffer, so there may be more output without further input.
+    /// Whether the last output filled its buffer, so that there may be more output without further input.
     may_have_more: bool,
-    /// The current zstd frame is incomplete.
+    /// Whether the current zstd frame is incomplete.
     is_in_frame: bool,
 }
 

@@ -90,7 +90,7 @@ pub(super) trait ResponsePieces: Send + 'static {
     fn next(&mut self) -> impl Future<Output = Result<Option<Bytes>, StreamError>> + Send;
 }
 
-/// A body of these pieces. An error aborts it, so that the client does not mistake it for complete.
+/// A body of these pieces. An error aborts the response, so that the client does not take it for complete.
 pub(super) fn body_of<P: ResponsePieces>(pieces: P) -> Body {
     Body::from_stream(stream_of(pieces))
 }

@@ -6,10 +6,10 @@ use prombus::{EventChunk, PullLimit};
 
 /// Number of seqs in the first window.
 const FIRST_SEQS: u64 = 256;
-/// After a window with fewer bytes, the next one is larger.
+/// After a window with fewer bytes than this, the next window is larger.
 const SPARSE_BYTES: usize = CHUNK.bytes / 4;
 
-/// A position in a topic that moves backward.
+/// Reads a topic from a position toward lower seqs.
 #[derive(Debug)]
 pub(super) struct ReverseReader {
     /// The next window ends before this seq.
@@ -37,12 +37,12 @@ impl ReverseReader {
         self.before_seq = seq;
     }
 
-    /// The lowest seq that was read: the next window ends before it.
+    /// The next window ends before this seq; all windows so far begin at it or later.
     pub(super) fn before_seq(&self) -> u64 {
         self.before_seq
     }
 
-    /// The window before the previous one; `None` at the start of the range.
+    /// Reads the window before the previous one; `None` if that one began at the start of the range.
     pub(super) async fn read(
         &mut self,
         topic_reader: &mut TopicReader,
@@ -56,7 +56,7 @@ impl ReverseReader {
             topic_reader.next_seq = start_seq;
             let events = u32::try_from(end_seq - start_seq).unwrap_or(u32::MAX);
             let chunk = topic_reader.read(PullLimit { events, ..CHUNK }).await?;
-            // The topic does not exist.
+            // Nothing can be read: the topic does not exist.
             if chunk.next_seq <= start_seq {
                 return Ok(None);
             }

@@ -19,9 +19,11 @@ use prombus_protocol::{Start, Topic, put_string};
 
 const LIMIT_DEFAULT: i64 = 1_000;
 const LIMIT_MAX: i64 = 1_000_000;
-/// Maximum number of keys in one internal page: all of them are in memory at the same time.
+/// Maximum number of keys in one internal page (the result of one read of the backend): all of them are in memory at the same
+/// time.
 const PAGE_KEYS_MAX: u32 = 10_000;
-/// Bytes of an internal page with `at`. Each such page reads the whole topic, so the pages are larger.
+/// Maximum size of an internal page of a request with `at`. The backend reads the whole topic for each of them, so they are
+/// larger than others.
 const PAGE_BYTES_AT: usize = 4 << 20;
 const POSITION_ID: HeaderName = HeaderName::from_static("x-position-id");
 const POSITION_SEQ: HeaderName = HeaderName::from_static("x-position-seq");
@@ -70,7 +72,7 @@ pub(super) async fn all(call: Call) -> Answered {
         None => call.query.one("after")?,
     };
     let cursor = next.map(Cursor::parse).transpose()?;
-    // Only this form works for every key: clients resolve `.` and `..` in paths before they send them.
+    // Only this query parameter works for every key: clients resolve `.` and `..` in paths before they send them.
     if let Some(key) = call.query.one("key")?.map(str::to_owned) {
         // Not compressed, like the route of a single key.
         return of_key(call, topic, &key).await.map(response_compression::plain);
@@ -123,7 +125,7 @@ struct List {
     left: u64,
     /// How many events the response contains so far.
     count: u64,
-    /// The first page, which is read before the response begins.
+    /// The first internal page, which is read before the response begins; `None` when it has been written.
     first: Option<LatestPage>,
     /// Whether the start of the response was written.
     has_begun: bool,

@@ -1,5 +1,5 @@
-//! `GET /subscribe/{topic}`: streams a topic or a pattern as Server-Sent Events: stored events from the start position on, then
-//! new events as they are published.
+//! `GET /subscribe/{topic}`: streams a topic or a pattern as Server-Sent Events. The stream contains the stored events from the
+//! start position on, then new events as they are published.
 //!
 //! There is no group: nothing is acked, and a client that reconnects sends its position. The start position is located before the
 //! response begins, so that no later event is missed. The response begins with this position, so that a client that loses the
@@ -27,15 +27,16 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How long to wait when the store signals new events but returns none.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// A response that follows the end of a topic or pattern.
 struct Tail {
     reader: EventReader,
     /// Whether the start of the stream was written.
     has_begun: bool,
-    /// When the token expires.
+    /// When the token expires; `None` if it never does.
     until: Option<Instant>,
     /// The delivery rate limit; events over the rate wait.
     rate: Option<TokenBucket>,
-    /// An error event was sent, so the stream ends.
+    /// Whether an error event was sent. The stream then ends.
     has_failed: bool,
 }
 
@@ -145,7 +146,8 @@ impl Tail {
         }
     }
 
-    /// With a filter, a keep-alive contains the position, so that a client that reconnects skips the filtered events.
+    /// A comment for an idle stream. If the reader may have skipped events, it is followed by the position, so that a client that
+    /// reconnects does not make the server read the skipped events again.
     fn keep_alive(&self) -> Bytes {
         if !self.reader.may_skip_events() {
             return Bytes::from_static(b": keep-alive\n\n");

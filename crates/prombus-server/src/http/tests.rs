@@ -51,12 +51,12 @@ pub(super) struct Answer {
 }
 
 impl Rig {
-    /// Without auth.
+    /// Creates a server without auth.
     pub(super) fn open() -> Self {
         Self::with(ServerOptions::default())
     }
 
-    /// With tokens. The name of a token is also its secret.
+    /// Creates a server with tokens. The name of a token is also its secret.
     pub(super) fn with_tokens(tokens: &[(&str, &[&str])]) -> Self {
         Self::with(token_options(tokens))
     }
@@ -66,7 +66,7 @@ impl Rig {
         Self::over(bus, options)
     }
 
-    /// Over an existing bus.
+    /// Creates a server over an existing bus.
     pub(super) fn over(bus: Bus, options: ServerOptions) -> Self {
         let (stop, stopping) = Stopping::new();
         let auth = Authenticator::new(&options.auth).expect("auth");
@@ -101,7 +101,7 @@ impl Rig {
         self.send(request("POST", path).body(body.into()).expect("a request")).await
     }
 
-    /// Publishes numbers, each with itself as ts.
+    /// Publishes numbers. Each is the payload and the ts of an event.
     pub(super) async fn fill(&self, topic: &str, numbers: std::ops::Range<i64>) {
         let mut batch = self.bus.batch();
         for number in numbers {

@@ -42,9 +42,9 @@ enum WantedQuery {
 #[derive(Serialize)]
 struct TicketView {
     ticket: String,
-    /// How long until the first use.
+    /// The time within which the ticket must be used for the first time.
     expires_in_ms: u64,
-    /// How long the ticket may be used for reconnects.
+    /// How long the ticket may be used for reconnects; `None` if it works only once.
     #[serde(skip_serializing_if = "Option::is_none")]
     reconnect_ms: Option<i64>,
 }

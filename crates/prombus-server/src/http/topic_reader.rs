@@ -6,7 +6,7 @@ use super::response_stream::{StreamClient, StreamError};
 use prombus::{EventBatch, EventChunk, EventItem, LatestPage, LatestQuery, PullLimit, ReadError, Uuid};
 use prombus_protocol::{Start, Topic, put_record};
 
-/// A position in a topic that moves forward.
+/// Reads a topic forward from a position.
 pub(super) struct TopicReader {
     pub(super) client: StreamClient,
     pub(super) topic: Topic,
@@ -15,7 +15,8 @@ pub(super) struct TopicReader {
 }
 
 impl TopicReader {
-    /// Locates the start. In a topic that does not exist yet, it is the first event; an `AfterId` event must exist.
+    /// Locates the start. In a topic that does not exist yet, reading starts at the first event; but with `AfterId`, the event
+    /// must exist.
     pub(super) async fn locate(client: StreamClient, topic: Topic, start: Start) -> Result<Self, ApiError> {
         let next_seq = match (client.gateway.backend.locate(&topic, start).await, start) {
             (Ok(seq), _) => seq,

@@ -51,9 +51,10 @@ struct TopicView {
     /// The number of groups that read the topic.
     groups: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
-    /// The settings that apply to the topic.
+    /// The settings that apply to the topic; `None` if they were not requested.
     settings: Option<TopicSettings>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    /// The settings that were set for this topic alone; `None` if they were not requested.
     set: Option<TopicOptions>,
 }
 

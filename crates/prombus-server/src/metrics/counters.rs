@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// Histogram bounds in milliseconds, from a fast response to the default length of a lease.
+/// Histogram bounds in milliseconds, from a fast response to the default lease of a delivery.
 const MS_BOUNDS: &[f64] = &[1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 5000.0, 30000.0];
 
 /// The counters of the server.
@@ -61,7 +61,8 @@ impl Metrics {
         }
     }
 
-    /// The counters of a topic and group; those of `_other` if `labels_max` pairs have counters.
+    /// The counters of a topic and group. If the pair has none and `labels_max` pairs already have some, returns those of
+    /// `_other`.
     pub(crate) fn subscription(&self, topic: &str, group: &str) -> Arc<SubscriptionMetrics> {
         let mut subscriptions = self.subscriptions.lock();
         let mut key = (topic.to_owned(), group.to_owned());

@@ -1,5 +1,5 @@
-//! The cap on metric labels. Names come from clients, so at most `metrics_labels_max` topics, groups and members have labels of
-//! their own. The rest is summed under `_other`.
+//! The cap on metric labels. Names come from clients, so at most `metrics_labels_max` topics, as many groups and as many members
+//! have labels of their own. The rest is summed under `_other`.
 
 use prombus::{GroupFigures, TopicFigures};
 

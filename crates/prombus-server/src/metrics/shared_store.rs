@@ -1,4 +1,5 @@
-//! The metrics of a gateway about its role and the relay. They outlive changes of the role.
+//! The metrics of a gateway (a server that shares its store with others) about its role and the relay. They outlive changes of
+//! the role.
 
 use super::text::{FamilyKind, MetricsText};
 use std::sync::Arc;

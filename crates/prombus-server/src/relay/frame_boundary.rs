@@ -36,7 +36,8 @@ impl FrameBoundaries {
         }
     }
 
-    /// Advances to the end of the current frame, and returns how many of the bytes belong to it: none at a boundary.
+    /// Advances to the end of the current frame, and returns how many of the bytes belong to it: 0 if the position already is at
+    /// a boundary.
     pub(super) fn advance_to_boundary(&mut self, bytes: &[u8]) -> usize {
         let mut used = 0;
         while used < bytes.len() && !self.is_at_boundary() {

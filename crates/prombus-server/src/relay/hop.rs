@@ -1,4 +1,4 @@
-//! The connection from a follower to the leader.
+//! The hop: the connection from a follower to the leader.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,8 +1,8 @@
 //! One direction of a relayed connection: copies bytes from one socket to the other.
 //!
-//! A socket is read into a buffer of the thread, which is written to the other socket at once. Only bytes that the other socket
-//! does not accept are kept, and nothing more is read until it has accepted them. So a slow receiver costs the memory of at most
-//! one piece, and its sender gets backpressure.
+//! A socket is read into a buffer of the thread, whose content is written to the other socket at once. Only bytes that the other
+//! socket does not accept are kept, and nothing more is read until it has accepted them. So a slow receiver costs the memory of
+//! at most one piece, and its sender gets backpressure.
 
 use std::cell::RefCell;
 use std::io;
@@ -31,13 +31,13 @@ pub(super) struct Lane {
     pending: Vec<u8>,
     /// How many bytes of `pending` were written.
     written: usize,
-    /// Nothing more is read: the sender's stream has ended, or the lane was closed.
+    /// Whether nothing more is read, because the sender's stream has ended or the lane was closed.
     is_closed: bool,
-    /// The receiver's socket was shut down, after the end of the sender's stream.
+    /// Whether the receiver's socket was shut down, after the end of the sender's stream.
     is_shut: bool,
-    /// The receiver's socket is not shut down: the caller may write more to it.
+    /// Whether the receiver's socket stays open after the end of the sender's stream, because the caller may write more to it.
     is_kept_open: bool,
-    /// Bytes were written and not flushed: TLS may buffer some of them.
+    /// Whether bytes were written and not flushed. TLS may buffer some of them.
     needs_flush: bool,
 }
 
@@ -66,19 +66,19 @@ impl Lane {
         !self.pending.is_empty()
     }
 
-    /// Reads nothing more, and keeps the receiver's socket open.
+    /// Stops reading. The receiver's socket stays open.
     pub(super) fn close(&mut self) {
         self.is_closed = true;
         self.is_kept_open = true;
     }
 
-    /// Sends these bytes after all others, and reads nothing more.
+    /// Stops reading, and sends these bytes after all others.
     pub(super) fn put_last(&mut self, bytes: &[u8]) {
         self.close();
         self.pending.extend_from_slice(bytes);
     }
 
-    /// Drops the unsent bytes, and reads nothing more.
+    /// Stops reading, and drops the unsent bytes.
     pub(super) fn abandon(&mut self) {
         self.close();
         self.pending = Vec::new();
@@ -177,7 +177,7 @@ impl Lane {
     }
 }
 
-/// How many bytes were written; `None` while the socket accepts none.
+/// Writes bytes and returns how many were written; `None` if the socket accepts none at the moment.
 fn write(
     context: &mut Context<'_>,
     to: &mut (impl AsyncWrite + Unpin),

@@ -91,7 +91,8 @@ impl Leader {
         Ok(hop)
     }
 
-    /// The addresses of the leader. If the hop uses neither TLS nor `relay_insecure`, only loopback addresses are allowed.
+    /// The addresses of the leader. If the hop does not use TLS, and `relay_insecure` is not set, only loopback addresses are
+    /// allowed.
     async fn resolve(&self) -> Result<Vec<SocketAddr>, HopError> {
         let failed = |source| HopError::Resolve { address: self.address(), source };
         let mut addresses: Vec<_> =

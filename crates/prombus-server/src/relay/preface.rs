@@ -1,14 +1,14 @@
 //! The first bytes of a relayed connection: the client's address, and the proof that they come from a follower.
 //!
-//! | bytes | |
+//! | bytes | field |
 //! |---|---|
-//! | 8 | magic; begins with a zero byte, which no HTTP request and no TLS record does |
+//! | 8 | magic; its first byte is 0, which is never the first byte of an HTTP request or a TLS record |
 //! | 1 | version |
 //! | 1 | hops: 1, because a relayed connection is not relayed again |
 //! | 1 | whether the client uses TLS |
 //! | 8 | the leader's term |
 //! | 16 + 8 | nonce: the follower's id, and its counter of connections |
-//! | 19 + 19 | the client's address, and the follower's address that it connected to |
+//! | 19 + 19 | the client's address, and the follower's address that the client connected to |
 //! | 32 | HMAC-SHA256 over all fields above, with the secret of the lease record |
 //!
 //! The leader confirms with 32 bytes: an HMAC over the preface. After that, both directions carry the bytes of the connection.

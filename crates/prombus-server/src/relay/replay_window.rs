@@ -3,8 +3,9 @@
 use super::preface::{Nonce, PrefaceRefused};
 use std::collections::HashMap;
 
-/// A counter is accepted if it is higher than the highest counter minus this. It need not be the highest, because connections
-/// that are opened at the same time arrive in any order. If a counter is too low, the follower retries with a new one.
+/// An unused counter is accepted if it is above the highest used counter minus this number. It need not be the highest, because
+/// connections that are opened at the same time arrive in any order. If a counter is too low, the follower retries with a new
+/// one.
 const WINDOW: u64 = 4096;
 const WORDS: usize = (WINDOW / 64) as usize;
 /// Maximum number of remembered followers. Only holders of the secret are remembered; each has a new id after a restart and in

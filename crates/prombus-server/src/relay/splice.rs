@@ -1,7 +1,7 @@
 //! A relayed connection: copies bytes in both directions until one side ends, the leader changes, or this process stops.
 //!
-//! If the leader does not close a WebSocket itself, the follower sends a close frame after the last complete frame. All other
-//! connections end at TCP level.
+//! If the leader does not close a WebSocket itself, the follower sends the client a close frame after the leader's last complete
+//! frame. All other connections end at TCP level.
 
 use super::frame_boundary::FrameBoundaries;
 use super::hop::Hop;
@@ -43,11 +43,11 @@ pub(crate) struct Splice<C> {
     pieces: u64,
     /// Whether the last bytes came from the leader.
     is_answered: bool,
-    /// The client gets only the rest of the leader's current frame.
+    /// Whether the client gets only the rest of the leader's current frame.
     ends_at_boundary: bool,
-    /// The leader gets only the rest of the client's current frame, and then a close frame.
+    /// Whether the leader gets only the rest of the client's current frame, and then a close frame.
     closes_leader: bool,
-    /// How long the client may accept nothing while bytes wait for it.
+    /// The client counts as gone if it accepts nothing for this long while bytes wait for it.
     stall: Duration,
     /// Runs while bytes wait for the client and it accepts nothing.
     stall_timer: Option<Pin<Box<Sleep>>>,
@@ -60,7 +60,7 @@ enum Over {
     Client,
     /// The leader has ended the connection, or the connection to it broke.
     Leader,
-    /// The current frame is complete.
+    /// `ends_at_boundary` is set, and the leader's current frame has been passed to the client.
     Boundary,
     /// Another gateway leads.
     LeaderChanged,
@@ -229,8 +229,8 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Splice<C> {
         let _ = timeout(CLOSE_PATIENCE, self.shut()).await;
     }
 
-    /// Shuts down the sending side (with TLS too) and waits until the client closes its side. Closing a socket with unread data
-    /// would reset the connection, and the client could lose the last bytes.
+    /// Shuts down the sending side, including that of TLS, and waits until the client closes its side. Closing a socket with
+    /// unread data would reset the connection, and the client could lose the last bytes.
     async fn shut(&mut self) {
         if self.client.shutdown().await.is_ok() {
             let mut rest = [0; 1024];
@@ -243,8 +243,9 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Splice<C> {
         if self.response.frames().is_none() {
             return self.stop_http().await;
         }
-        // The leader gets a close frame as if the client had sent it. The leader then leaves the client's groups, answers the
-        // frames that it has read, and sends a close frame with the same code, which is passed to the client.
+        // The leader gets a close frame as if the client had sent it. The leader then removes the client from its groups, answers
+        // the client's frames that it has read, and sends a close frame with the same code, which the follower passes to the
+        // client.
         self.closes_leader = true;
         self.copy().await
     }

@@ -1,4 +1,5 @@
-//! Tracks the leader's bytes of a relayed connection: whether it has become a WebSocket, and where its frames end.
+//! Tracks the bytes that the leader sends on a relayed connection: whether the connection has become a WebSocket, and where the
+//! frames end.
 
 use super::frame_boundary::FrameBoundaries;
 

@@ -1,4 +1,4 @@
-//! Finds the destination of a follower's connection: the leader, or this process if it becomes the leader.
+//! Finds the destination of a connection that a follower accepted: the leader, or this process if it becomes the leader.
 
 use super::duty::{Duty, Leading};
 use super::state::SharedState;

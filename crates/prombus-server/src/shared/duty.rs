@@ -1,4 +1,5 @@
-//! The current duty of this gateway, derived from its role: to serve the store for a term, or to relay to the leader.
+//! The current duty of this gateway, derived from its role: to serve the store for a term (a period in which one process leads),
+//! or to relay to the leader.
 
 use crate::gateway::{Gateway, GatewayParts};
 use crate::http;
@@ -22,7 +23,7 @@ pub(super) enum Duty {
 
 /// A term that this process leads.
 pub(super) struct Leading {
-    /// The term of the lease.
+    /// The number of the term.
     pub(super) term: u64,
     pub(super) gateway: Arc<Gateway>,
     pub(super) router: Router,
@@ -40,8 +41,8 @@ impl Leading {
 }
 
 impl Duty {
-    /// Whether a connection that is relayed to `leader` must end, because another process leads or this process does. While no
-    /// leader is known, the connection stays open: the old leader may still serve it, or it ends the connection itself.
+    /// Whether a connection that is relayed to `leader` must end, because another process has become the leader, or this process
+    /// has. While no leader is known, the connection stays open: the old leader either still serves the connection or ends it.
     pub(super) fn ends_relay_to(&self, leader: &Leader) -> bool {
         match self {
             Self::Leading(_) => true,
@@ -50,7 +51,7 @@ impl Duty {
         }
     }
 
-    /// Whether this is already the duty of the role: a renewal of the lease sends the same role again.
+    /// Whether this duty already corresponds to `role`. Each renewal of the leader lease sends the same role again.
     fn is_for(&self, role: &ServerRole) -> bool {
         match (self, role) {
             (Self::Leading(now), ServerRole::Leading { backend, term, .. }) => {
@@ -70,8 +71,8 @@ pub(super) struct DutyUpdater {
     pub(super) parts: Arc<GatewayParts>,
     pub(super) metrics: Arc<SharedStoreMetrics>,
     pub(super) duties: watch::Sender<Duty>,
-    /// The preface check of the newest term that this process led. After a pause in renewing the lease, the process may lead the
-    /// same term again, and must then still refuse the prefaces that it has seen.
+    /// The preface check of the newest term that this process led. After a pause in renewing the leader lease, the process may
+    /// lead the same term again, and must then still refuse the prefaces that it has seen.
     pub(super) prefaces: Option<(u64, Arc<PrefaceCheck>)>,
 }
 

@@ -1,5 +1,5 @@
-//! Connections of a follower. It answers the first request itself and closes the connection, or it relays the whole connection to
-//! the leader.
+//! Serves a connection that a follower accepted. The follower either answers the first request itself and closes the connection,
+//! or relays the whole connection to the leader.
 
 use super::destination::{Destination, NO_LEADER};
 use super::duty::{Duty, Leading};
@@ -55,7 +55,8 @@ where
             return Outcome::Done;
         }
         None => {
-            // While the connection waits for the leader, it keeps only the memory of the bytes that were read.
+            // To save memory while the connection waits for the leader, keeps only the bytes that were read and the `Origin`
+            // header.
             read.shrink_to_fit();
             parts.headers = only_origin(&parts.headers);
             Destination::find(shared, ends).await
@@ -72,7 +73,7 @@ where
             let _relayed = shared.metrics.relayed();
             let mut duties = shared.duties.clone();
             let leader_changed = async {
-                // The sender of the duties lives as long as the server.
+                // No error is possible: the sender of the duties lives as long as the server.
                 let _ = duties.wait_for(|duty| duty.ends_relay_to(&leader)).await;
             };
             let splice = Splice::new(socket, read, head_bytes, hop, limits);
@@ -82,7 +83,8 @@ where
     Outcome::Done
 }
 
-/// The response to a request that is not relayed: one that is refused, or one for a route of this gateway itself.
+/// The response to a request that is refused, or that is for a route of this gateway itself; `None` if the connection must be
+/// relayed.
 fn answer_here(shared: &SharedState, parts: &Parts, ends: Ends) -> Option<Response> {
     if let Err(refused) = http::admit(&shared.parts.guard, ends, parts) {
         return Some(refused);
@@ -91,7 +93,7 @@ fn answer_here(shared: &SharedState, parts: &Parts, ends: Ends) -> Option<Respon
     Some(own.answer(parts, &shared.parts, &view(shared)))
 }
 
-/// The header that the CORS headers of an error response depend on.
+/// Drops all headers except `Origin`, the only one that the CORS headers of an error response depend on.
 fn only_origin(headers: &HeaderMap) -> HeaderMap {
     let origin = headers.get(header::ORIGIN);
     origin.map(|origin| (header::ORIGIN, origin.clone())).into_iter().collect()

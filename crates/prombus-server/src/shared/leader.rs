@@ -99,12 +99,13 @@ async fn read_preface<S: AsyncRead + Unpin>(
     }
 }
 
-/// Counts and logs a connection that another follower relayed to this process, which does not lead. The caller closes it.
+/// Counts and logs a connection that another follower relayed to this process, although this process does not lead. The caller
+/// closes the connection.
 pub(super) fn refuse_relayed(shared: &SharedState, ends: Ends) {
     note_refused(shared, ends, PrefaceRefused::NotLeading);
 }
 
-/// Counts and logs a refused preface: as a warning if it may be a forgery, but at most every 10 s.
+/// Counts and logs a refused preface. If it may be a forgery, the log line is a warning, at most every 10 s.
 fn note_refused(shared: &SharedState, ends: Ends, refused: PrefaceRefused) {
     static WARNED_MS: AtomicU64 = AtomicU64::new(0);
     shared.metrics.refused_prefaces.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! Checks once a second whether a follower reaches the leader, over the same path as the connections of clients.
+//! While this process is a follower, checks once a second whether it reaches the leader, over the same path as the connections of
+//! clients.
 
 use super::duty::Duty;
 use crate::metrics::SharedStoreMetrics;
@@ -21,7 +22,8 @@ const REQUEST: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection:
 /// The start of every HTTP response.
 const ANSWER: &[u8] = b"HTTP/1.1 ";
 
-/// Probes the leader while there is one. `ends` are those of this process, which is the client of the probe.
+/// Probes the leader while this process follows a known leader. `ends` are those of this process, which is the client of the
+/// probe.
 pub(super) async fn probe_leaders(
     mut duties: watch::Receiver<Duty>,
     metrics: Arc<SharedStoreMetrics>,

@@ -1,4 +1,4 @@
-//! Writes the OK and ERR frames of a WebSocket. No other module does.
+//! Writes the OK and ERR frames of a WebSocket. No other module writes such frames.
 
 use super::send_buffer::SendBuffer;
 use prombus::{PublishError, Published, Unavailable};

@@ -4,7 +4,7 @@ use super::frame_decoder::{NOT_UTF8, Violation};
 use super::frame_encoder::put_close;
 use crate::shutdown::StopReason;
 
-/// The client closed without a code.
+/// The response to a close frame without a code.
 const NORMAL: u16 = 1000;
 /// The server shuts down.
 const GOING_AWAY: u16 = 1001;
@@ -14,9 +14,9 @@ const PROTOCOL_ERROR: u16 = 1002;
 const INVALID_DATA: u16 = 1007;
 /// No AUTH in time, too many wrong tokens, an expired token, or a client that sends too slowly or does not answer pings.
 const POLICY: u16 = 1008;
-/// A frame over the limit.
+/// A message over the size limit.
 const TOO_LARGE: u16 = 1009;
-/// The service restarts: connect again.
+/// Another gateway leads the store, and the client should connect again. The IANA registry calls this code Service Restart.
 const SERVICE_RESTART: u16 = 1012;
 /// The client did not read for too long.
 const TRY_LATER: u16 = 1013;

@@ -82,8 +82,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         let _ = tokio::time::timeout(SHUTDOWN_PATIENCE, self.shut()).await;
     }
 
-    /// Shuts down the sending side (with TLS too) and waits until the client closes its side. Closing a socket with unread data
-    /// would reset the connection, and the client could lose the close frame.
+    /// Shuts down the sending side, including that of TLS, and waits until the client closes its side. Closing a socket with
+    /// unread data would reset the connection, and the client could lose the close frame.
     async fn shut(&mut self) {
         if self.socket.shutdown().await.is_err() || self.conversation.is_eof {
             return;

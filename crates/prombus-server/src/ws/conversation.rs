@@ -49,9 +49,11 @@ pub(super) struct Conversation {
     is_blocked: bool,
     /// Whether the socket is not read because the buffer budget of all connections is used up.
     is_starved: bool,
-    /// Nothing more is expected from the client: its stream has ended, it has sent a close frame, or it does not answer pings.
+    /// Whether nothing more is expected from the client: its stream has ended, it has sent a close frame, or it does not answer
+    /// pings.
     pub(super) is_eof: bool,
-    /// The client violated the WebSocket protocol. Its close frame might not be recognized, so the server does not wait for one.
+    /// Whether the client violated the WebSocket protocol. Its close frame might not be recognized, so the server does not wait
+    /// for one.
     is_failed: bool,
 }
 
@@ -93,7 +95,7 @@ impl Conversation {
 
     /// Records that `count` bytes arrived; 0 is the end of the stream.
     pub(super) fn received(&mut self, count: usize) {
-        // `|=`: a close frame among these bytes has already set it.
+        // `|=`, because a close frame among these bytes may already have set it.
         self.is_eof |= count == 0;
         if count > 0 {
             self.timers.ping.heard();
@@ -179,8 +181,8 @@ impl Conversation {
             return self.drain(ending);
         }
         if self.timers.is_stalled(self.send.is_behind(), now) {
-            // The partly sent frame must be completed. The frames after it are dropped, so their events are released for other
-            // members at once.
+            // The partly sent frame must be completed. The frames after it are dropped, so that their events are released for
+            // other members at once.
             let sent = self.send.drop_unsent();
             self.session.lose(sent);
             self.gateway.metrics.ws_stalled.fetch_add(1, Ordering::Relaxed);
@@ -196,7 +198,7 @@ impl Conversation {
         }
     }
 
-    /// Sends a ping, or ends the connection if nothing was received since the last ping.
+    /// Sends a ping, or ends the connection if the client has been silent since the last ping.
     fn ping(&mut self, now: u64) {
         if self.timers.ping.is_silent() && !self.is_blocked && !self.is_starved {
             self.session.lose(self.send.sent());
@@ -238,8 +240,8 @@ impl Conversation {
         }
     }
 
-    /// How a connection has ended whose socket failed. If it was being closed, the end is clean: the client may then disconnect
-    /// without a close frame.
+    /// How a connection ended whose socket failed. If it was already being closed, the end is clean, because the client is then
+    /// allowed to disconnect without a close frame.
     pub(super) fn end_when_broken(&self) -> HowEnded {
         match self.phase {
             Phase::Open => HowEnded::Broken,

@@ -46,7 +46,7 @@ struct Fragments {
     is_deflated: bool,
     /// The payloads of the fragments.
     bytes: Vec<u8>,
-    /// The check of the current text message, which need not be fragmented.
+    /// The UTF-8 check of the current text message, whether it is fragmented or not.
     utf8: Utf8Check,
 }
 
@@ -91,14 +91,14 @@ impl FrameDecoder {
         self.fragments.opcode.is_some()
     }
 
-    /// The total size of the first frame, if its head is complete and it is within the limit.
+    /// The total size of the first frame in `bytes`, if its head has arrived and its message is within the limit.
     pub(super) fn frame_bytes(&self, bytes: &[u8]) -> Option<usize> {
         let head = self.head(bytes).ok()??;
         Some(head.head_bytes + head.payload_bytes)
     }
 
-    /// How many bytes were consumed, and the message or control frame that they complete. A fragment that is not the last one
-    /// returns its bytes without a message; an incomplete frame returns 0 bytes. Consumed bytes are unmasked in place.
+    /// Decodes the first frame, and returns its size and the message or control frame that it completes. A fragment that is not
+    /// the last one completes no message. If the frame is incomplete, the size is 0. The payload is unmasked in place.
     pub(super) fn next<'a>(
         &'a mut self,
         bytes: &'a mut [u8],

@@ -128,7 +128,8 @@ pub(super) fn put_close(into: &mut Vec<u8>, code: u16, reason: &str) {
     put_control(into, CLOSE, &payload);
 }
 
-/// If the first `sent` bytes were sent: where the last frame that was begun ends. Everything after that can be dropped.
+/// Given that the first `sent` bytes were sent, returns where the frame of the last sent byte ends. Everything after that can be
+/// dropped.
 pub(super) fn end_of_frame_at(frames: &[u8], sent: usize) -> usize {
     let mut at = 0;
     while at < sent.min(frames.len()) {

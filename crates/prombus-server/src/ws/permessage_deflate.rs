@@ -140,7 +140,7 @@ fn window_bits_of(text: &str) -> Option<u8> {
     text.parse().ok().filter(|bits| is_plain && (8..=WINDOW_BITS_MAX).contains(bits))
 }
 
-/// Decompresses a message, which may have at most `most` bytes afterwards. The caller returns the buffer with [`give_back`].
+/// Decompresses a message to at most `most` bytes. The caller returns the buffer with [`give_back`].
 pub(crate) fn inflate(message: &[u8], most: usize) -> Result<Vec<u8>, InflateError> {
     let mut inflated = SPARE.take();
     inflated.clear();

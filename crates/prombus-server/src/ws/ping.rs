@@ -1,4 +1,5 @@
-//! The ping timer: when the next ping is due, and whether anything was received since the last one.
+//! The ping timer: when the next ping is due, and whether the client has been silent since the last one. A client is silent if it
+//! sends nothing and does not read data that waits for it.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ pub(super) struct PingTimer {
     interval_ms: u64,
     /// When the next ping is due, on the steady clock.
     due_ms: u64,
-    /// Nothing was received since the last ping.
+    /// Whether the client has been silent since the last ping.
     is_silent: bool,
 }
 
@@ -27,12 +28,12 @@ impl PingTimer {
         now >= self.due_ms
     }
 
-    /// Whether nothing was received since the last ping.
+    /// Whether the client has been silent since the last ping.
     pub(super) fn is_silent(&self) -> bool {
         self.is_silent
     }
 
-    /// Records that the client sent or accepted something.
+    /// Records that the client sent something, or read data that waited for it.
     pub(super) fn heard(&mut self) {
         self.is_silent = false;
     }

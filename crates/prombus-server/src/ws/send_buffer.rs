@@ -104,8 +104,8 @@ impl SendBuffer {
         self.position(self.written)
     }
 
-    /// The position of the first `written` bytes of `writing`. With compression: the end of the last frame that is completely
-    /// among them.
+    /// The position that is reached when the first `written` bytes of `writing` are sent. With compression, this is the end of
+    /// the last frame that is completely among them.
     fn position(&self, written: usize) -> u64 {
         let ends = &self.frame_ends;
         let of_writing = match ends.partition_point(|&(_, end)| end <= written) {

@@ -1,4 +1,4 @@
-//! The state of one WebSocket client, without its socket: messages go in, frames come out.
+//! The state of one WebSocket client, without its socket: it takes messages of the client and writes frames.
 //!
 //! Frames are handled in order. Publishes and acks are collected while frames are read. [`Session::poll`] then submits them
 //! together, writes all answers that are ready, and pulls events while there is room. A SUBSCRIBE, SEEK or CURSOR must be
@@ -208,7 +208,8 @@ impl Session {
         may_pull && self.subscriptions.is_ready_to_pull(&self.gateway, out)
     }
 
-    /// Sets whether the leases of this client are held. Held leases do not expire: the socket is not read, so acks cannot arrive.
+    /// Sets whether the leases of this client's deliveries are held. Held leases do not expire. The caller holds them while the
+    /// server does not read the socket, because no ack can arrive then.
     pub(super) fn hold(&mut self, is_held: bool) {
         self.subscriptions.hold(is_held);
     }
@@ -219,7 +220,8 @@ impl Session {
         self.subscriptions.leave();
     }
 
-    /// Ends all subscriptions because the client is lost. It was sent everything before the position `sent` of the send buffer.
+    /// Ends all subscriptions because the client is lost. Everything before the position `sent` of the send buffer was sent to
+    /// it.
     pub(super) fn lose(&mut self, sent: u64) {
         self.flush();
         self.subscriptions.lose(sent);

@@ -8,14 +8,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
-/// Leases are held when the session could handle no frames for this long.
+/// The leases of the client's deliveries are held (do not expire) when the session could handle no frames for this long.
 const BLOCKED_MS: u64 = 100;
 /// How long a client may take to answer a close frame.
 const CLOSE_MS: u64 = 2_000;
-/// A stalled client has more time: it must first read the data before the close frame.
+/// A stalled client has more time: it must first read the data that was queued before the close frame.
 const STALLED_CLOSE_MS: u64 = 30_000;
 
-/// The start times and limits, in milliseconds of the steady clock.
+/// The start times and limits, in milliseconds of the steady clock. A start time is `None` while its limit does not apply.
 #[derive(Debug)]
 pub(super) struct Timers {
     /// When AUTH must have arrived.
@@ -151,7 +151,7 @@ impl Timers {
         self.closing_since_ms.is_some_and(|since| now >= since + self.close_ms())
     }
 
-    /// Waits for the earliest limit, or the earliest of the times `others`.
+    /// Waits until the earliest of the limits and of the times `others`.
     pub(super) fn poll(
         &mut self,
         context: &mut Context<'_>,

@@ -40,7 +40,7 @@ fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
     values.flat_map(|value| value.split(',')).any(|it| it.trim().eq_ignore_ascii_case(token))
 }
 
-/// `may_deflate`: whether compression is accepted if the client offers it.
+/// Checks the upgrade request. `may_deflate`: whether compression is accepted if the client offers it.
 pub(crate) fn accept(parts: &Parts, may_deflate: bool) -> Result<Accepted, BadUpgrade> {
     let bad = |what| Err(BadUpgrade { status: StatusCode::BAD_REQUEST, what });
     if parts.version < Version::HTTP_11 {

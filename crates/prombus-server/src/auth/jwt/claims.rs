@@ -1,4 +1,5 @@
-//! The claims of a token. They are signed by a configured key, but may still contain unexpected values: none may cause a panic.
+//! The claims of a token. They are signed by a configured key, but can still contain unexpected values, which must not cause a
+//! panic.
 
 use super::leeway::check_dates;
 use crate::auth::error::AuthRefused;
@@ -17,7 +18,7 @@ pub(in crate::auth) struct Verified {
     pub(in crate::auth) scopes: Vec<Scope>,
     /// `exp` plus the leeway.
     pub(in crate::auth) expires_ms: i64,
-    /// The fingerprint of the key that verified the token, with the issuer and audience.
+    /// The fingerprint of the key that verified the token, combined with the configured issuer and audience.
     pub(in crate::auth) print: Fingerprint,
 }
 
@@ -38,7 +39,7 @@ impl Claims {
         }
     }
 
-    /// `aud` is a name or a list of names.
+    /// Checks that `aud`, a name or a list of names, is or contains `wanted`.
     pub(super) fn check_audience(&self, wanted: Option<&str>) -> Result<(), AuthRefused> {
         let Some(wanted) = wanted else { return Ok(()) };
         match self.0.get("aud") {
@@ -61,7 +62,8 @@ impl Claims {
         Ok(Verified { name, scopes: self.scopes(), expires_ms, print })
     }
 
-    /// A NumericDate (RFC 7519): seconds since 1970, possibly with a fraction. A date out of range becomes the nearest valid one.
+    /// Reads a claim that is a NumericDate (RFC 7519): seconds since 1970, possibly with a fraction. A date out of range becomes
+    /// the nearest valid one.
     fn date_ms(&self, claim: &str) -> Result<Option<i64>, AuthRefused> {
         let number = match self.0.get(claim) {
             None => return Ok(None),
@@ -78,8 +80,8 @@ impl Claims {
             .ok_or_else(|| refused("a date is out of range"))
     }
 
-    /// The name of the owner. Empty names and control characters are refused: rules could not match them, and they could forge
-    /// log lines.
+    /// The name of the owner. Refuses an empty name, which a rule could not name, and control characters, which could forge log
+    /// lines.
     fn name(&self) -> Result<String, AuthRefused> {
         match self.0.get("sub") {
             None => Ok(NAMELESS.to_owned()),
@@ -90,7 +92,8 @@ impl Claims {
         }
     }
 
-    /// Identity providers put scopes of other services into the same claim: unknown scopes are skipped.
+    /// The scopes of the claims `scope` and `scopes`. Unknown scopes are skipped, because identity providers put those of other
+    /// services into the same claims.
     fn scopes(&self) -> Vec<Scope> {
         let words = |claim: &str| match self.0.get(claim) {
             Some(Value::String(words)) => words.split(' ').filter_map(|word| word.parse().ok()).collect(),
@@ -105,7 +108,7 @@ impl Claims {
     }
 }
 
-/// The client learns only that the token is not valid; the reason is logged for the operator.
+/// Logs the reason for the operator. The client learns only that the token is not valid.
 pub(super) fn refused(reason: &'static str) -> AuthRefused {
     tracing::debug!(reason, "JWT refused");
     AuthRefused::Bad

@@ -107,7 +107,7 @@ fn from_pem(content: &[u8]) -> Result<Vec<Key>, String> {
     if keys.is_empty() { Err("no public key found (PEM)".to_owned()) } else { Ok(keys) }
 }
 
-/// The type of the key determines its algorithm.
+/// Parses a public key. Its type determines the algorithm.
 fn public_key(der: &[u8]) -> Result<Key, String> {
     let key = |algorithm, decoding| Ok(Key { algorithm, kid: None, decoding, print: sha256(der) });
     if let Ok(parsed) = rsa::PublicKey::from_der(der) {

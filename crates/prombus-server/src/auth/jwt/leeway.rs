@@ -2,7 +2,7 @@
 
 use crate::auth::error::AuthRefused;
 
-/// Returns when the token expires, with the leeway.
+/// Checks that the token is valid now. Returns when it expires, including the leeway.
 pub(super) fn check_dates(
     exp_ms: i64,
     nbf_ms: Option<i64>,

@@ -12,9 +12,9 @@ use std::time::Duration;
 pub struct JwtOptions {
     /// The keys. A token must be signed by one of them, with the key's own algorithm.
     pub keys: Vec<JwtKey>,
-    /// The required value of `iss`.
+    /// The required value of `iss`; with `None`, `iss` is not checked.
     pub issuer: Option<String>,
-    /// The value that `aud` must be or contain.
+    /// The value that `aud` must be or contain; with `None`, `aud` is not checked.
     pub audience: Option<String>,
     /// How much clocks may differ. Default: 30 s.
     pub leeway: Duration,

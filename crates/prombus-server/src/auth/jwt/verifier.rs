@@ -15,9 +15,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 #[derive(Debug)]
 pub(in crate::auth) struct JwtVerifier {
     keys: Vec<Key>,
-    /// The required value of `iss`.
+    /// The required value of `iss`; with `None`, `iss` is not checked.
     issuer: Option<String>,
-    /// The value that `aud` must be or contain.
+    /// The value that `aud` must be or contain; with `None`, `aud` is not checked.
     audience: Option<String>,
     leeway_ms: i64,
 }
@@ -49,7 +49,8 @@ impl JwtVerifier {
         claims.verified(now_ms, self.leeway_ms, print)
     }
 
-    /// Whether a JWT that was verified with this key, issuer and audience would still be accepted.
+    /// Whether this is the fingerprint of a configured key, with the configured issuer and audience. If so, a JWT that had this
+    /// fingerprint is still accepted.
     pub(in crate::auth) fn knows(&self, print: Fingerprint) -> bool {
         self.keys.iter().any(|key| self.print_of(key) == print)
     }

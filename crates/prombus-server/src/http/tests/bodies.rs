@@ -68,7 +68,7 @@ async fn gzip_and_zstd_bodies_are_accepted_in_pieces_of_any_size() {
         expected += 1;
     }
     assert_eq!(count(&rig).await, expected);
-    // Other routes too.
+    // Other routes accept compressed bodies too.
     let put = request("PUT", "/groups/t/g").header("content-encoding", "gzip");
     let put = put.body(gzip(b"{\"from\":\"earliest\"}").into()).expect("a request");
     assert_eq!(rig.send(put).await.ok()["created"], true);

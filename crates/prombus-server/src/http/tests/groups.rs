@@ -195,7 +195,7 @@ async fn admin_routes_accept_both_spellings_and_list_ignored_names() {
     assert_eq!(post("/repair", json!({"acceptLoss": false, "x": 1})).await.ok()["ignored"], json!(["x"]));
     let request = request("DELETE", "/groups/t/g1?colour=1").body(Body::empty()).expect("a request");
     assert_eq!(rig.send(request).await.ok(), json!({"deleted": true, "ignored": ["colour"]}));
-    // Responses with data have no such list.
+    // Responses with data do not list ignored names.
     assert!(rig.get("/topics?colour=1").await.ok().get("ignored").is_none());
 
     for (path, body, expected) in [

@@ -26,7 +26,7 @@ fn numbers(events: &Value) -> Vec<i64> {
     events.map(|event| event["payload"].as_i64().expect("a number")).collect()
 }
 
-/// Sorted, because events of the same millisecond come in the order of their topics.
+/// The numbers, sorted because events of the same millisecond come in the order of their topics.
 fn sorted(events: &Value) -> Vec<i64> {
     let mut numbers = numbers(events);
     numbers.sort_unstable();
@@ -47,7 +47,7 @@ async fn replay_pages_of_a_pattern_have_every_event_once() {
         let page = rig.get(&path).await.ok();
         assert_eq!(page["topic"], "t.*");
         for number in numbers(&page["events"]) {
-            assert!(seen.insert(number), "{number} a second time");
+            assert!(seen.insert(number), "{number} was returned twice");
         }
         let Some(next) = page["next"].as_str() else {
             break page["position"].as_str().expect("a place").to_owned();
@@ -56,12 +56,12 @@ async fn replay_pages_of_a_pattern_have_every_event_once() {
         path = format!("/replay?topic=t.*&limit=7&from=afterId&afterId={next}");
     };
     assert_eq!(seen.len(), 60);
-    // After the end there is nothing, and later only new events, also those of a new topic.
+    // After the last position there are no events. Later it is followed only by new events, including those of a new topic.
     let path = format!("/replay?topic=t.*&from=afterId&afterId={position}");
     assert_eq!(rig.get(&path).await.ok()["count"], 0);
     rig.fill("t.new", 100..102).await;
     assert_eq!(numbers(&rig.get(&path).await.ok()["events"]), [100, 101]);
-    // The same position in one topic, and an event's id in a pattern.
+    // A position of the pattern also works for one topic, and the id of an event also works for a pattern.
     let path = format!("/replay?topic=t.new&from=afterId&afterId={position}");
     let page = rig.get(&path).await.ok();
     assert_eq!(numbers(&page["events"]), [100, 101]);
@@ -172,7 +172,7 @@ async fn the_tail_of_a_pattern_resumes_anywhere_while_events_are_published() {
             }
             let event = source.next().await.expect("an event");
             let place = (event["topic"].to_string(), event["seq"].as_u64());
-            assert!(seen.insert(place.clone()), "{place:?} a second time");
+            assert!(seen.insert(place.clone()), "{place:?} was returned twice");
         }
         last_id = source.last_id.clone().expect("an id");
         assert!(last_id.len() < 50, "{last_id}");

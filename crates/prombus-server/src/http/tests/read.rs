@@ -215,7 +215,7 @@ async fn replay_returns_the_last_events_or_the_newest_first() {
         after = format!("&from=afterId&afterId={next}");
     }
     assert_eq!(seen, (1..=1000).rev().collect::<Vec<_>>());
-    // Bounds. The ts of an event is here its seq minus 1.
+    // Bounds. In this test, the ts of an event is its seq minus 1.
     assert_eq!(last("fromSeq=999").await.0, [999, 1000]);
     assert_eq!(last("fromSeq=1001").await.0, Vec::<u64>::new());
     assert_eq!(last("fromSeq=998&order=desc").await.0, [1000, 999, 998]);

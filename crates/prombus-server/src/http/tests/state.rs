@@ -200,7 +200,7 @@ async fn keys_that_clients_remove_from_paths_can_be_read_by_query() {
             rig.with_tag(&format!("/state/kv?key={encoded}"), header(&answer, "etag")).await.status,
             304
         );
-        // A client that sends the path as it is.
+        // A path also works, if the client sends it unchanged.
         assert_eq!(rig.get(&format!("/state/kv/{encoded}")).await.ok()["key"], key);
     }
     rig.get("/state/kv?key=none").await.error(404, "not_found");

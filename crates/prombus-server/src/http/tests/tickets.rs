@@ -83,8 +83,8 @@ async fn a_ticket_works_for_reconnects_over_two_restarts_and_no_event_is_lost() 
             }
             last_id = source.last_id.clone().expect("an id");
         }
-        // Without the header it counts as a first use, which does not work again on any server process. The query parameter does
-        // not replace the header.
+        // A request without the header counts as a first use. No server process accepts a first use of this ticket again. The
+        // query parameter does not replace the header.
         rig.get(&path).await.error(401, "bad_token");
         rig.get(&format!("{path}&lastEventId={last_id}")).await.error(401, "bad_token");
         drop(rig);

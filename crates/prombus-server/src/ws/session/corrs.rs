@@ -1,4 +1,5 @@
-//! The parts of frames that their answers echo: the `corr`s, all in one allocation, and the ignored fields.
+//! The parts of frames that their answers echo: the `corr`s (the correlation ids that clients choose), all in one allocation, and
+//! the ignored fields (the names of unknown fields).
 
 /// `corr`s in order, as JSON text.
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@ use prombus::delivery::Position;
 use std::collections::HashMap;
 use uuid::Uuid;
 
-/// Deliveries are forgotten only if more than twice the window plus this many are remembered; see [`Delivered::forget_expired`].
+/// Deliveries are forgotten only if more than `2 * window + EXTRA` are remembered; see [`Delivered::forget_expired`].
 const EXTRA: usize = 1_024;
 
 /// A delivery that was put into the send buffer.
@@ -25,8 +25,8 @@ pub(super) struct Sent {
 #[derive(Debug, Default)]
 pub(super) struct Delivered {
     by_id: HashMap<Uuid, Sent, RandomState>,
-    /// Further deliveries with an id in `by_id`. Ids are unique in a topic, but a pattern may deliver the same id from two
-    /// topics.
+    /// Further deliveries whose id is already in `by_id`. Ids are unique in a topic, but a pattern may deliver the same id from
+    /// two topics.
     twins: Vec<(Uuid, Sent)>,
 }
 

@@ -1,11 +1,11 @@
-//! The rate limit of the events that one connection is sent (`connection_deliver`). Events over the rate wait.
+//! The rate limit of the events that are sent on one connection (the option `connection_deliver`). Events over the rate wait.
 
 use crate::rate_limit::TokenBucket;
 
 pub(super) struct DeliveryRate {
     /// `None`: no limit.
     bucket: Option<TokenBucket>,
-    /// When events may be sent again, on the steady clock.
+    /// When events may be sent again, on the steady clock; `None` if they may be sent now.
     paused_until_ms: Option<u64>,
 }
 

@@ -296,7 +296,7 @@ impl Session {
         put_ok(out, corr, &self.ignored);
     }
 
-    /// CURSOR; with `seek_to`, SEEK.
+    /// Handles a CURSOR frame; with `seek_to`, a SEEK frame.
     fn cursor(
         &mut self,
         corr: Option<&str>,

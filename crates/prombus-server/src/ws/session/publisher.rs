@@ -19,7 +19,7 @@ const IN_FLIGHT_BYTES_MAX: usize = 4 << 20;
 const IN_FLIGHT_EVENTS_MAX: usize = 65_536;
 /// At most this many emptied [`Corrs`] are kept for reuse.
 const SPARES_MAX: usize = 4;
-/// Larger ones are not kept.
+/// Larger [`Corrs`] are not kept.
 const SPARE_BYTES_MAX: usize = 64 * 1024;
 
 #[derive(Default)]
@@ -46,8 +46,8 @@ impl Publisher {
             || self.is_last_unqueued()
     }
 
-    /// Whether the last submitted batch has no place in the committer's queue yet. The next batch must wait until it has, to keep
-    /// the order.
+    /// Whether the last submitted batch has no place in the committer's queue yet. The next batch must wait until it has one, to
+    /// keep the order.
     fn is_last_unqueued(&self) -> bool {
         self.in_flight.back().is_some_and(|it| !it.publishing.is_in_line())
     }
@@ -62,8 +62,8 @@ impl Publisher {
         self.in_flight_bytes
     }
 
-    /// Adds an event. The first event of a new topic is submitted in a batch of its own, because a batch with a topic over the
-    /// limit is refused as a whole, and events of other topics must not be refused with it.
+    /// Adds an event. The first event of a new topic is submitted in a batch of its own, because a batch that would exceed the
+    /// limit of topics is refused as a whole, and events of other topics must not be refused with it.
     pub(super) fn push(
         &mut self,
         backend: &dyn Backend,
@@ -83,8 +83,8 @@ impl Publisher {
                 self.flush(backend);
             }
         } else if batch.is_empty() {
-            // The empty batch was created for this event. If it were kept, later events would get its time, and it would look as
-            // if a publish waited for its answer.
+            // The empty batch was created for this event. If it were kept, later events would get the time of this batch, and
+            // `is_idle` would return false although no publish waits for its answer.
             self.batch = None;
         }
         pushed

@@ -47,7 +47,7 @@ pub(super) struct Subscription {
     acks: Vec<(Position, Verdict<'static>)>,
     /// The `corr`s of `acks`.
     ack_corrs: Corrs,
-    /// The last pull was pending, so the group may be reading events for this member.
+    /// Whether the last pull was pending. If so, the group may be reading events for this member.
     pub(super) is_waiting: bool,
 }
 
@@ -115,7 +115,7 @@ impl Subscription {
     }
 
     /// Submits the collected acks. Returns the answers, which wait until the acks are durable; `None` if there are none to send.
-    /// `is_healthy`: acks can become durable now.
+    /// `is_healthy`: whether acks can become durable now.
     pub(super) fn settle(&mut self, is_healthy: bool) -> Option<Settling> {
         if self.acks.is_empty() {
             return None;
@@ -136,7 +136,7 @@ impl Subscription {
         settling
     }
 
-    /// Nacks at once. `None` when the id is not in flight.
+    /// Submits a nack at once. Returns its answer, which waits until the nack is durable; `None` when the id is not in flight.
     pub(super) fn nack(
         &mut self,
         id: Uuid,
@@ -155,8 +155,8 @@ impl Subscription {
         Some(Settling::new(ticket, corrs, vec![outcomes.contains(&SettleOutcome::Stale)]))
     }
 
-    /// Extends a lease; false if this member does not hold it. Fails if this process no longer leads, because another process may
-    /// have delivered the event.
+    /// Extends a lease; false if this member does not hold it. Fails if this process no longer leads, because the new leader may
+    /// have delivered the event to another member.
     pub(super) fn extend(&mut self, id: Uuid, extend_ms: Option<u64>) -> Result<bool, Unavailable> {
         let extend_ms = extend_ms.unwrap_or(self.settings.ack_timeout_ms);
         let Some(sent) = self.delivered.get(id) else { return Ok(false) };
@@ -209,7 +209,7 @@ impl Subscription {
         drop(self.membership.leave());
     }
 
-    /// Ends the subscription of a lost client, which was sent everything before the position `sent` of the send buffer. A
+    /// Ends the subscription of a lost client. Everything before the position `sent` of the send buffer was sent to it. A
     /// delivery that was not sent completely does not count as an attempt.
     pub(super) fn lose(mut self, sent: u64) {
         self.membership.stop_waiting();

@@ -38,7 +38,7 @@ pub(super) struct Subscriptions {
     key: String,
     /// Slots with collected acks.
     unsettled: Vec<SlotIndex>,
-    /// Settlements whose answers wait until they are durable, in order.
+    /// Settlements that are not answered yet, in order. Each is answered when it is durable.
     settling: VecDeque<Settling>,
     /// Slots that may have events to pull.
     ready: Arc<ReadyList>,
@@ -46,7 +46,7 @@ pub(super) struct Subscriptions {
     waiting: Vec<SlotIndex>,
     /// Whether the leases are held, see [`hold`](Self::hold).
     is_held: bool,
-    /// All groups were left; the session gets no more events.
+    /// Whether all groups were left. Then the session gets no more events.
     has_left: bool,
 }
 
@@ -151,8 +151,8 @@ impl Subscriptions {
         self.unsettled = unsettled;
     }
 
-    /// Queues the answer of a settlement, which is sent when the settlement is durable. Without `corr` it is not answered, unless
-    /// acks cannot become durable at the moment.
+    /// Queues the answer of a settlement, which is sent when the settlement is durable. A settlement without `corr` is answered
+    /// only if settlements cannot become durable at the moment.
     pub(super) fn answer_later(&mut self, settling: Settling, backend: &dyn Backend) {
         if !settling.is_silent() || !is_durable(backend) {
             self.settling.push_back(settling);
@@ -213,8 +213,8 @@ impl Subscriptions {
                     subscription.slot.queue();
                     rate.take(count, now);
                 }
-                // The term has ended, and the gateway is about to close the connection with 1012. Until then the slot stays, so
-                // that an ack is answered with `unavailable`.
+                // This process no longer leads the store, and the gateway is about to close the connection with 1012. Until then
+                // the slot stays, so that an ack is answered with `unavailable`.
                 Err(GroupError::Unavailable(Unavailable::Deposed(_) | Unavailable::Closed))
                     if gateway.shared_store.is_some() => {}
                 Err(error) => self.end(slot, &error, &*gateway.backend, out),
@@ -222,8 +222,8 @@ impl Subscriptions {
         }
     }
 
-    /// The client can get no events for now, so the events that are being read for it may go to other members. The end of the
-    /// read, or the next event, adds the slot to the ready list again.
+    /// Gives up the events that are being read for this client, so that they can go to other members. The client can get no
+    /// events for now. The end of the read, or the next event, adds the slot to the ready list again.
     #[cold]
     fn stop_waiting(&mut self) {
         for slot in self.waiting.drain(..) {
@@ -247,7 +247,7 @@ impl Subscriptions {
         subscription.leave();
     }
 
-    /// Sets whether the leases of all subscriptions are held. Held leases do not expire.
+    /// Sets whether the leases of the deliveries of all subscriptions are held. Held leases do not expire.
     pub(super) fn hold(&mut self, is_held: bool) {
         if self.is_held != is_held {
             self.is_held = is_held;
@@ -266,7 +266,8 @@ impl Subscriptions {
         }
     }
 
-    /// Ends all subscriptions because the client is lost. It was sent everything before the position `sent` of the send buffer.
+    /// Ends all subscriptions because the client is lost. Everything before the position `sent` of the send buffer was sent to
+    /// it.
     pub(super) fn lose(&mut self, sent: u64) {
         self.has_left = true;
         self.by_name.clear();
@@ -277,7 +278,7 @@ impl Subscriptions {
 }
 
 /// How many more bytes of events may be queued now. Events may use half of `max_queued_bytes`; the other half is for answers.
-/// While the buffer budget of all connections is used up, clients that read what they are sent still get small amounts.
+/// While the buffer budget of all connections is used up, a client that reads its data still gets small amounts.
 fn room(gateway: &Gateway, out: &SendBuffer) -> usize {
     let most = gateway.options.connections.max_queued_bytes / 2;
     let most = if gateway.budget.has_room() { most } else { most.min(LITTLE_BYTES) };

@@ -114,7 +114,7 @@ fn with_jwks(text: &str) -> Result<JwtVerifier, AuthSetupError> {
     JwtVerifier::new(&JwtOptions { keys, ..JwtOptions::default() })
 }
 
-/// A token of a known secret with these claims.
+/// Verifies a token with these claims, which is signed with the configured secret.
 fn says(payload: &str) -> Result<Verified, AuthRefused> {
     with_secret().verify(&token(&json!({"alg": "HS256"}), payload, by_secret(SECRET.as_bytes())), NOW_MS)
 }

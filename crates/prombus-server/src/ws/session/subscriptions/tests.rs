@@ -132,8 +132,8 @@ fn events_that_are_being_read_go_to_other_members_if_there_is_no_room() {
     for _ in 0..3 {
         it.pull(&mut DeliveryRate::new(None));
     }
-    assert_eq!(it.member.calls(), ["stop_waiting"], "once");
-    // With room it pulls again. Without room there is one more call.
+    assert_eq!(it.member.calls(), ["stop_waiting"], "it is called only once");
+    // When there is room, the session pulls again. When the room is used up again, it calls `stop_waiting` once more.
     it.out = SendBuffer::new(None);
     it.pull(&mut DeliveryRate::new(None));
     it.out.put_binary(&vec![0; most]);
