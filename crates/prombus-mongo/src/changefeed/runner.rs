@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 impl Changefeed {
-    /// Runs in a task, until [`ChangefeedHandle::stop`] or an error.
+    /// Runs the feed in a task until [`ChangefeedHandle::stop`] is called or an error occurs.
     ///
     /// # Panics
     /// Panics outside a tokio runtime.
