@@ -24,8 +24,8 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection. Dropping it sends a close frame, so that unsettled deliveries return to the group without counting an attempt.
 pub(crate) struct Connection {
-    /// Frames to write. The queue is unbounded, but each request waits for its response, so it has at most one frame or batch in here.
-    /// Frames of cancelled requests are written too.
+    /// Frames to write. The channel is unbounded, but few frames wait in it: every publish or request waits for its responses, and a
+    /// subscription sends only frames about itself and the deliveries that it holds. Frames of cancelled requests are written too.
     outgoing: mpsc::UnboundedSender<Vec<Utf8Bytes>>,
     shared: Arc<Shared>,
 }
