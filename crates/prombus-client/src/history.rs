@@ -170,7 +170,7 @@ impl History {
     fn end_page(&mut self) -> Result<(), ClientError> {
         let Some((pieces, splitter)) = self.page.take() else { return Ok(()) };
         let rest = splitter.rest().ok_or_else(|| pieces.invalid_response("the page is incomplete"))?;
-        // The rest of the page after the array is `,"count":…}`, so this makes it an object.
+        // The text after the array is `,"count":…}`. With this prefix, it is a JSON object.
         let text = [b"{\"events\":0", &rest[..]].concat();
         let end: PageEnd = serde_json::from_slice(&text)
             .map_err(|error| pieces.invalid_response(format!("invalid end of a page: {error}")))?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// The remaining time. It restarts with every response, unless the response is that the server does not accept writes.
+/// The remaining time. It restarts with every response other than `unavailable` and `storage_full`.
 pub(crate) struct Patience {
     /// The longest time without such a response.
     limit: Duration,

@@ -54,8 +54,8 @@ pub struct Changefeed {
 }
 
 impl Changefeed {
-    /// Opens a feed from a collection to a topic. When a feed is opened for the first time, its position is the end of the change stream:
-    /// it publishes the changes from now on. Later it resumes at its stored position.
+    /// Opens a feed from a collection to a topic. A feed that is opened for the first time begins with the changes from now on. Later it
+    /// resumes at its stored position.
     ///
     /// # Errors
     /// See [`ChangefeedError`]. A standalone server has no change streams.

@@ -18,7 +18,7 @@ pub(crate) fn put_payload(writer: &mut BsonWriter, json: &str) {
     }
     let start = writer.len();
     let mut deserializer = serde_json::Deserializer::from_str(json);
-    // The depth is checked here instead.
+    // The recursion limit is not needed, because the depth is checked below.
     deserializer.disable_recursion_limit();
     if depth(json) > DEPTH_MAX {
         return;

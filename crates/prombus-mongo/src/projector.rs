@@ -288,8 +288,8 @@ impl<P: MongoProjection> MongoProjector<P> {
         Ok(())
     }
 
-    /// Folds events in one transaction, and waits while the database is unreachable. Returns false if they cannot be folded. If it is a
-    /// single event, that event is then rejected.
+    /// Folds events in one transaction, and waits while the database is unreachable. Returns false if they cannot be folded. A single event
+    /// that cannot be folded is rejected.
     async fn fold_batch(&mut self, events: &[Event]) -> Result<bool, MongoProjectorError> {
         let Some(last) = events.last() else { return Ok(true) };
         let to = Position { seq: last.seq(), id: Some(last.id()) };

@@ -1,8 +1,8 @@
 //! Builds the bulk of a commit: one ordered `insert` command that contains the commit's fence (`fence.rs`), its events, and its state
 //! records (changes of topics and groups), in this order.
 //!
-//! **Invariant:** a bulk is one command that is never split. It is *cut*, which means that only its first documents are stored, only if the
-//! server stops executing the command before its end.
+//! **Invariant:** a bulk is one command that is never split. A bulk is *cut* if the server stops executing the command before its end: then
+//! only its first documents are stored.
 
 use crate::bson_writer::BsonWriter;
 use crate::engine::catalog::{Catalog, CatalogTopic, topic_made};
@@ -19,8 +19,8 @@ const RECORDS_BYTES_MAX: usize = 8 << 20;
 /// The maximum number of documents with state records in one commit. The seq of the first of them is the number of the commit's fence times
 /// this maximum.
 pub(crate) const RECORD_PIECES_MAX: u64 = 256;
-/// The time limit of a small bulk on the server. A leader that takes over waits until the previous leader's last bulk is whole, or its time
-/// limit has passed.
+/// The time limit of a small bulk on the server. A leader that takes over waits until the previous leader's last bulk is whole, or the time
+/// limit of that bulk has passed.
 const MAX_TIME_MS: u32 = 1_000;
 /// The time limit is longer by one millisecond per this many events.
 const EVENTS_PER_MS: u32 = 5;
@@ -47,7 +47,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Assigns seqs to the events of a commit, except to duplicates. `known` are the ids of duplicates that are already stored.
+    /// Assigns seqs to the events of a commit, except to duplicates. `known` contains the ids that are already stored.
     pub(crate) fn new(commit: &PendingCommit, fence: Fence, catalog: &Catalog, known: &KnownIds) -> Self {
         let mut plan = Self {
             fence,
@@ -155,7 +155,7 @@ impl Plan {
         pieces
     }
 
-    /// Returns the bytes of the `insert` command. `is_small` leaves out the field `payload` of events, which only queries of users need.
+    /// Returns the bytes of the `insert` command. `is_small` leaves out the field `payload` of events, which is only for queries by people.
     pub(crate) fn command(&self, command: &BulkCommand<'_>, catalog: &Catalog, is_small: bool) -> Vec<u8> {
         let bytes: usize = self.events.iter().map(|(event, _)| event.prepared.len() + 400).sum();
         let mut writer = BsonWriter::with_capacity(bytes + COMMAND_OVERHEAD);

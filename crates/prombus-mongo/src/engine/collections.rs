@@ -110,7 +110,7 @@ impl Collections {
         built.map(|_| ()).map_err(failed)
     }
 
-    /// The progress of an index build. `None` if it is not known, for example because the MongoDB user may not query it.
+    /// The progress of an index build. `None` if it is not known, for example because the MongoDB user is not allowed to query it.
     async fn index_progress(&self) -> Option<String> {
         let command = doc! { "currentOp": 1, "$ownOps": true, "progress": { "$exists": true } };
         let answer = self.database.client().database("admin").run_command(command).await.ok()?;

@@ -1,4 +1,4 @@
-//! A MongoDB store as its leader uses it. A process leads for a term; each term has a higher number than the one before.
+//! A MongoDB store as its leader uses it. A process leads the store for a term; each term has a higher number than the one before.
 
 use crate::engine::availability::Availability;
 use crate::engine::catalog::Catalog;

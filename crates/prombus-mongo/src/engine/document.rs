@@ -1,7 +1,7 @@
 //! Writes and reads events as documents. A document contains the fields of the event, which people can query as in any collection, and the
 //! fields that the engine needs to find events.
 //!
-//! `payload_json` contains the payload as JSON text, which consumers get. `payload` contains the payload as BSON, only for queries of
+//! `payload_json` contains the payload as JSON text, which consumers get. `payload` contains the payload as BSON, only for queries by
 //! people.
 
 use crate::bson_writer::BsonWriter;

@@ -5,7 +5,7 @@
 //! nothing. Commit n + 1 is sent only when commit n is known to be whole (all of it is durable), or to be void (it does not count).
 //!
 //! **Invariant:** after another writer has taken over, the number that the old writer would use next stays taken: the fence of a takeover
-//! and the fence before it are never removed.
+//! and the fence before it are never removed. The old writer continues with the number of one of these two.
 
 use crate::bson_writer::BsonWriter;
 use crate::engine::keys::{FENCES, key, parse_key};

@@ -148,7 +148,8 @@ impl MongoDatabase {
         let Some(over) = all.map(|all| all - bytes as i64).filter(|over| *over > 0) else {
             return Ok(seqs.first_seq.max(1));
         };
-        // All events up to the first one whose `topic_bytes` is at least `over` are too many. The newest event stays, whatever its size.
+        // The events after the first one whose `topic_bytes` is at least `over` have at most `bytes` together. The newest event stays,
+        // whatever its size.
         let last_gone = self.first_with(topic, seqs, Rising::TopicBytes, over).await?;
         Ok(last_gone.map_or(seqs.first_seq.max(1), |seq| (seq + 1).min(seqs.last_seq)))
     }
