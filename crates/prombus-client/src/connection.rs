@@ -22,10 +22,10 @@ use tokio_tungstenite::tungstenite::Utf8Bytes;
 /// How long a server that accepted the connection may take to grant access.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection. Dropping it sends a close frame, so that its leases return to the group without counting an attempt.
+/// A connection. Dropping it sends a close frame, so that unsettled deliveries return to the group without counting an attempt.
 pub(crate) struct Connection {
-    /// Frames to write. The queue is unbounded, but each request waits for its response, so it has at most one frame or batch in here.
-    /// Frames of cancelled requests are written too.
+    /// Frames to write. The channel is unbounded, but few frames wait in it: every publish or request waits for its responses, and a
+    /// subscription sends only frames about itself and the deliveries that it holds. Frames of cancelled requests are written too.
     outgoing: mpsc::UnboundedSender<Vec<Utf8Bytes>>,
     shared: Arc<Shared>,
 }
@@ -138,7 +138,7 @@ struct SentBatch {
 }
 
 impl SentBatch {
-    /// The responses. A frame without a response is lost when the connection or the patience ends.
+    /// The responses. When the connection or the patience ends, frames without a response count as lost.
     async fn outcomes(mut self, mut patience: Option<&mut Patience>) -> Vec<Result<OkFrame, PublishError>> {
         while self.waiting > 0 {
             let answer = match &patience {

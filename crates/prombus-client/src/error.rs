@@ -42,7 +42,7 @@ pub enum ClientError {
         code: ErrorCode,
         /// The message, for people.
         message: String,
-        /// The time to wait before the next try.
+        /// The time to wait before the next try; `None` if the server named none.
         retry_after_ms: Option<u64>,
     },
     /// The connection broke.
@@ -136,16 +136,17 @@ pub enum PublishError {
         code: ErrorCode,
         /// The message, for people.
         message: String,
-        /// The time to wait before the next try.
+        /// The time to wait before the next try; `None` if the server named none.
         retry_after_ms: Option<u64>,
     },
-    /// The connection broke before the response: the event may have been stored. Publishing it again with the same id is safe.
+    /// The connection broke, or the client's patience ended, before the response: the event may have been stored. Publishing it again with
+    /// the same id is safe.
     #[error("{0}")]
     Lost(String),
 }
 
 impl PublishError {
-    /// Converts the error into that of a request that is not a publish.
+    /// Converts the error into the error of a request that is not a publish.
     pub(crate) fn into_client_error(self, address: &str) -> ClientError {
         match self {
             Self::Lost(why) => ClientError::Lost { address: address.to_owned(), why },

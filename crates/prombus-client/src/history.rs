@@ -9,7 +9,7 @@ use hyper::Method;
 use prombus_protocol::{ErrorCode, EventRecord, Filter, Uuid};
 use serde::Deserialize;
 
-/// Events per page: the most that a server allows, because a page is streamed.
+/// Events per page: the most that a server allows. A page is streamed, so its size does not matter for memory.
 const PAGE_EVENTS: &str = "1000000";
 
 /// Which events of a history to read. By default, all.
@@ -48,7 +48,7 @@ pub struct History {
     page: Option<(Pieces, ArraySplitter)>,
     /// Where the next page starts: the field `next` at the end of the previous page.
     next: Option<String>,
-    /// Events up to this seq are skipped. Set when the event to continue after was removed, so that reading starts from the oldest
+    /// Events up to this seq are skipped. Set if the event after which the history continues was removed: reading then starts at the oldest
     /// event.
     skip_to_seq: u64,
     /// Whether the end of the history was reached.
@@ -85,10 +85,10 @@ impl History {
         self
     }
 
-    /// The next event.
+    /// The next event; `None` at the end of the history.
     ///
     /// # Errors
-    /// [`ClientError::Lost`] if the connection breaks; the events so far are then incomplete.
+    /// See [`ClientError`]. [`ClientError::Lost`] if the connection breaks; the events so far are then incomplete.
     pub async fn next(&mut self) -> Result<Option<HistoryEvent>, ClientError> {
         while !self.is_over {
             if self.page.is_none() {
@@ -170,7 +170,7 @@ impl History {
     fn end_page(&mut self) -> Result<(), ClientError> {
         let Some((pieces, splitter)) = self.page.take() else { return Ok(()) };
         let rest = splitter.rest().ok_or_else(|| pieces.invalid_response("the page is incomplete"))?;
-        // The array is followed by `,"count":…}`.
+        // The text after the array is `,"count":…}`. With this prefix, it is a JSON object.
         let text = [b"{\"events\":0", &rest[..]].concat();
         let end: PageEnd = serde_json::from_slice(&text)
             .map_err(|error| pieces.invalid_response(format!("invalid end of a page: {error}")))?;

@@ -1,4 +1,4 @@
-//! Requests over HTTP/1.1. After a response was read completely, its connection is kept for the next request.
+//! Requests over HTTP/1.1. A connection whose response was read with [`Http::whole`] is kept for the next request.
 
 use crate::address::Address;
 use crate::error::ClientError;

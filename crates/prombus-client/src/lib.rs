@@ -4,7 +4,7 @@
 //!   has an id, so the client can resend it after a lost connection and it is stored once. A [`Publisher`] also reports when it has to wait.
 //! - [`Client::subscribe`] joins a consumer group, as a stream of [`Delivery`]s or with a handler. Both reconnect and resubscribe
 //!   automatically.
-//! - [`Client::history`] and [`Client::lines`] stream the history in constant memory.
+//! - [`Client::history`] reads stored events, and [`Client::lines`] reads a response line by line, both in constant memory.
 //! - [`Client::load_state`] loads the newest event of each key, and the position from which to continue.
 //! - [`Client::get_json`] and similar methods call the other HTTP routes.
 //!

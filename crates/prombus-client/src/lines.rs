@@ -59,7 +59,7 @@ impl Lines {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// The next line, without its line end. Empty lines are skipped.
+    /// The next line, without its line end; `None` at the end of the response. Empty lines are skipped.
     ///
     /// # Errors
     /// [`ClientError::Lost`] if the response breaks off; the lines so far are then incomplete.

@@ -3,11 +3,11 @@
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// The remaining time. It restarts with every response.
+/// The remaining time. It restarts with every response other than `unavailable` and `storage_full`.
 pub(crate) struct Patience {
-    /// How long no response may arrive.
+    /// The longest time without such a response.
     limit: Duration,
-    /// When the last response was received; at first, when the publish began.
+    /// When the time last restarted; at first, when the publish began.
     answered_at: Instant,
 }
 

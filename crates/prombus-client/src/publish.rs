@@ -107,7 +107,7 @@ impl Publish {
         self.with(|options| options.caused_by.push(id))
     }
 
-    /// The session or boot of the publisher.
+    /// The id of the publisher's session.
     pub fn sid(self, sid: Uuid) -> Self {
         self.with(|options| options.sid = Some(sid))
     }

@@ -36,12 +36,12 @@ impl Publisher {
         self
     }
 
-    /// Publishes records in order, with one result each. Records without an id get one. A record with an Ok is on the server's
+    /// Publishes records in order, and returns one result per record. Records without an id get one. A record with an Ok is on the server's
     /// disk.
     ///
     /// # Errors
     /// [`ClientError::Lost`] if the server did not respond within the patience: some of the records may be stored, and publishing them
-    /// again is safe. If the server refuses a record, its result is an error, but not this call.
+    /// again is safe. If the server refuses a record, the result of that record is an error, but this call returns `Ok`.
     pub async fn publish(
         &mut self,
         records: &mut [Record],

@@ -83,7 +83,7 @@ impl Resend<'_> {
                 patience.answered();
                 continue;
             };
-            // After the wait, no time would be left for an attempt.
+            // If the patience ends before the next attempt, publishing fails at the end of the patience.
             wait = wait.max(backoff.next_wait());
             let left = patience.left();
             tokio::time::sleep(wait.min(left)).await;

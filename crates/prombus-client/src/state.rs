@@ -19,7 +19,7 @@ pub struct Position {
 pub struct State {
     /// The events by key.
     pub events: BTreeMap<String, EventRecord>,
-    /// The event up to which the state is complete; none if the topic has no events.
+    /// The event up to which the state is complete; `None` if the topic has no events.
     pub position: Option<Position>,
 }
 

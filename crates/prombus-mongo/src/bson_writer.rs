@@ -8,7 +8,7 @@ pub(crate) struct BsonWriter {
     bytes: Vec<u8>,
 }
 
-/// A document or array that was begun and must be ended. Contains where its length is written.
+/// A document or array that was begun and must be ended. Contains the position of its length in the buffer.
 #[must_use]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Open(usize);
@@ -78,12 +78,12 @@ impl BsonWriter {
         self.bytes.push(0);
     }
 
-    /// Binary data of the general kind.
+    /// Writes binary data with the generic subtype.
     pub(crate) fn binary(&mut self, name: &str, value: &[u8]) {
         self.binary_of_kind(name, 0, value);
     }
 
-    /// A UUID.
+    /// Writes a UUID.
     pub(crate) fn uuid(&mut self, name: &str, value: [u8; 16]) {
         self.binary_of_kind(name, 4, &value);
     }
@@ -100,7 +100,7 @@ impl BsonWriter {
         self.bytes.push(u8::from(value));
     }
 
-    /// A date, in milliseconds since 1970.
+    /// Writes a date, in milliseconds since 1970.
     pub(crate) fn date(&mut self, name: &str, ms: i64) {
         self.name(0x09, name);
         self.bytes.extend_from_slice(&ms.to_le_bytes());

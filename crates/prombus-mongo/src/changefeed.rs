@@ -1,7 +1,8 @@
-//! Changefeeds: publish the changes of a collection as events of a topic.
+//! A changefeed publishes the changes of a collection as events of a topic.
 //!
 //! A feed first publishes a change and then stores its position in the change stream. The id of the event is derived from the change's
-//! resume token, so a change that is published again after a crash is a duplicate: every change becomes exactly one event.
+//! resume token, so the bus recognises a change that is published again after a crash as a duplicate. Every change becomes exactly one
+//! event, unless the map function leaves it out.
 //!
 //! Changes of one document stay in order: a change is published only after the previous change of the same document is stored.
 
@@ -33,7 +34,7 @@ use std::time::Duration;
 const BATCH: usize = 500;
 /// How long the server waits for a change before it returns an empty batch.
 const AWAIT: Duration = Duration::from_secs(1);
-/// The pause after the first failure. It doubles after each further failure.
+/// The pause after the first failure. The pause doubles after each further failure.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -53,7 +54,8 @@ pub struct Changefeed {
 }
 
 impl Changefeed {
-    /// A feed from a collection to a topic. The first start begins with changes from now on; later starts resume where the feed was.
+    /// Opens a feed from a collection to a topic. A feed that is opened for the first time begins with the changes from now on. Later it
+    /// resumes at its stored position.
     ///
     /// # Errors
     /// See [`ChangefeedError`]. A standalone server has no change streams.
@@ -83,7 +85,7 @@ impl Changefeed {
         Ok(feed)
     }
 
-    /// Sets a function that modifies the event of each change, or leaves it out.
+    /// Sets a function that may modify the event of each change. If it returns `None`, the change is not published.
     #[must_use]
     pub fn map(
         mut self,
@@ -126,7 +128,8 @@ impl Changefeed {
         ChangefeedError::Stream(reason(&error))
     }
 
-    /// Publishes changes until `shutdown` resolves. The current batch is then finished first.
+    /// Publishes changes until `shutdown` resolves. A batch that is being published at that time is abandoned; the next start publishes it
+    /// again, and the bus recognises the duplicates.
     ///
     /// # Errors
     /// Permanent errors, see [`ChangefeedError`]. While the server or the bus is unreachable, the feed waits.
@@ -200,7 +203,7 @@ impl Changefeed {
         }
     }
 
-    /// Waits for the next change, and returns it with all further changes that are available.
+    /// Waits for the next change, and returns it with the further changes that are available, at most [`BATCH`] in total.
     async fn next_batch(
         &self,
         stream: &mut ChangeStream<Document>,

@@ -1,4 +1,4 @@
-//! Marks in a collection, which record the events that a consumer has handled. MongoDB removes a mark after it expired.
+//! Stores marks in a collection. A mark records that a consumer has handled an event. MongoDB removes marks that have expired.
 
 use crate::errors::reason;
 use crate::server_abilities::{ServerError, majority};
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Marks in the collection `dedupe` of a MongoDB database: `{ _id: "<topic>::<group>::<id>", expireAt }`. Expiry is by the server's
 /// clock.
 ///
-/// For [`Bus::subscribe_exactly_once`](prombus::Bus::subscribe_exactly_once). On a replica set,
+/// It is a store for [`Bus::subscribe_exactly_once`](prombus::Bus::subscribe_exactly_once). On a replica set,
 /// [`MongoExactlyOnce`](crate::MongoExactlyOnce) commits the handler's writes and the mark together.
 #[derive(Clone)]
 pub struct MongoDedupe {
@@ -79,7 +79,7 @@ impl DedupeStore for MongoDedupe {
         ttl_ms: u64,
     ) -> BoxFuture<'a, Result<(), DedupeError>> {
         let filter = doc! { "_id": mark_key(topic, group, id) };
-        // A live mark is unchanged. An expired mark that was not removed yet becomes a new mark.
+        // A mark that expires in the future is unchanged. A mark that has expired but was not removed yet becomes a new mark.
         let is_live = doc! { "$gt": ["$expireAt", "$$NOW"] };
         let update = doc! { "$set": { "expireAt": { "$cond": [is_live, "$expireAt", expiry(ttl_ms)] } } };
         Box::pin(async move {

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! MongoStore ── lease.rs: the leader lease   takeover.rs: a new leader
-//!    └── MongoDatabase ── commit.rs: one fenced bulk at a time, lost responses
+//!    └── MongoDatabase ── commit.rs: commits, one at a time; lost responses
 //!                         read.rs, search.rs: events, binary search   remove.rs: cleaning
-//!                         snapshots.rs: the catalog in pieces         derived.rs: for people and tools
+//!                         snapshots.rs: the catalog in pieces         derived.rs: collections for people
 //! ```
 //!
-//! **Invariants:** every commit is one ordered bulk that begins with a numbered fence, so a process that no longer leads writes
-//! nothing. Readers see only events of commits that the database has confirmed.
+//! **Invariants:** every commit is one ordered bulk insert. Its first document is its fence, whose `_id` contains the number of the commit.
+//! After a takeover, the number of the previous leader's next commit is taken, so the server refuses that commit as a whole. Readers see
+//! only events of commits that the database has confirmed.
 
 pub(crate) mod availability;
 pub(crate) mod bulk;

@@ -1,4 +1,4 @@
-//! Error texts for the driver's errors, without credentials.
+//! Classifies the errors of the driver, and returns their texts without credentials.
 
 use mongodb::error::{Error, ErrorKind};
 
@@ -9,7 +9,8 @@ pub(crate) const DUPLICATE_KEY: i32 = 11_000;
 
 /// A document is larger than 16 MB.
 pub(crate) const TOO_LARGE: i32 = 10_334;
-/// The server is unreachable, not ready, or no longer the primary: the same operation may succeed later, or on another server.
+/// The error codes of a server that is unreachable, not ready, or no longer the primary: the same operation may succeed later, or on
+/// another server.
 const OUTAGES: [i32; 13] = [6, 7, 89, 91, 189, 262, 9_001, 10_058, 10_107, 11_600, 11_602, 13_435, 13_436];
 
 /// The text of an error, for logs and messages. The driver's errors do not contain the connection string.

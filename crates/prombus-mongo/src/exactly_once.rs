@@ -66,8 +66,9 @@ impl MongoExactlyOnce {
     }
 
     /// Calls a handler for each event that has no mark, one at a time and in the order of events. The handler must pass the session to
-    /// all its writes. Ok commits these writes together with the mark, and then acks the event. Err or a panic aborts the transaction and
-    /// nacks the event. After a conflict with another transaction, the handler may be called again; its earlier writes are rolled back.
+    /// all its writes. If it returns `Ok`, these writes are committed together with the mark, and then the event is acked. If it returns
+    /// `Err` or panics, the transaction is aborted and the event is nacked. After a conflict with another transaction, the handler may be
+    /// called again; its earlier writes are rolled back.
     ///
     /// While the server is unreachable, no attempts are used up: the transaction is retried every second.
     ///

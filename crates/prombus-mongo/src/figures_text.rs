@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// One line per figure. Names that end in `_total` are counters, others gauges.
+/// Each figure becomes a `# TYPE` line and a line with its value. Names that end in `_total` are counters, others gauges.
 pub(crate) fn prometheus(prefix: &str, labels: &[(&str, &str)], figures: &[(&str, u64)]) -> String {
     let labels: Vec<String> =
         labels.iter().map(|(name, value)| format!("{name}={}", quoted(value))).collect();

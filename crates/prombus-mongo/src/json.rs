@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 /// Whole numbers up to this one are exact as doubles.
 const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// A value as JSON. Types that JSON lacks become text: a date ISO 8601, an ObjectId hex, a UUID its usual form, other bytes base64, and a
-/// decimal its digits. Infinite numbers and NaN become `null`.
+/// A value as JSON. Types that JSON lacks become strings: dates in ISO 8601, ObjectIds in hex, UUIDs in their usual form, other bytes in
+/// base64, and decimals as digits. Infinite numbers and NaN become `null`.
 pub(crate) fn json_of(value: &Bson) -> String {
     let mut text = String::new();
     put(&mut text, value);

@@ -1,8 +1,9 @@
-//! The outbox in a collection of the service's own database: the service adds rows in its transactions, and a drainer of the `prombus`
-//! crate publishes them.
+//! An outbox in a collection of the service's own database: the service adds rows in its transactions, and a drainer (a task of the
+//! `prombus` crate) publishes them as events.
 //!
-//! A drainer claims rows with a token that is new for every claim. A later update of a row applies only while the row still has that
-//! token. Leases use the clock of the database server, so the clocks of drainers may differ.
+//! A drainer claims rows with a token that is new for every claim. A later update of a row applies only if the row still has that token. A
+//! claim is a lease: when it ends, other drainers may claim the row. Leases use the clock of the database server, so the clocks of drainers
+//! may differ.
 
 mod claims;
 mod row;
@@ -86,7 +87,8 @@ impl MongoOutbox {
         self
     }
 
-    /// Adds a record. With the caller's session, it is part of the session's transaction: it is stored if the transaction commits.
+    /// Adds a record. With the caller's session, the record is part of the session's transaction, and is stored if that transaction
+    /// commits. With `None`, it is stored at once.
     ///
     /// # Errors
     /// Errors of the driver. Also fails if a row with this id exists.
@@ -188,7 +190,7 @@ impl OutboxStore for MongoOutbox {
         Box::pin(async move { self.rows.requeue().await.map_err(outbox_error) })
     }
 
-    /// Deletes sent rows that have expired. MongoDB does this too, once a minute.
+    /// Deletes sent rows that have expired. MongoDB does this too, every minute.
     fn purge_sent(&self) -> BoxFuture<'_, Result<u64, OutboxError>> {
         Box::pin(async move { self.rows.purge().await.map_err(outbox_error) })
     }

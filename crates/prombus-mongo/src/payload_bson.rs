@@ -1,4 +1,4 @@
-//! Payloads as BSON, for queries by people. The engine never reads them back: it reads `payload_json`.
+//! Converts payloads to BSON, for queries by people. The engine never reads the BSON: it reads `payload_json`.
 
 use crate::bson_writer::BsonWriter;
 use mongodb::bson::{Bson, Document, RawDocumentBuf};
@@ -18,7 +18,7 @@ pub(crate) fn put_payload(writer: &mut BsonWriter, json: &str) {
     }
     let start = writer.len();
     let mut deserializer = serde_json::Deserializer::from_str(json);
-    // The writer checks the depth; payloads were checked when they were published.
+    // The recursion limit is not needed, because the depth is checked below.
     deserializer.disable_recursion_limit();
     if depth(json) > DEPTH_MAX {
         return;
@@ -30,7 +30,7 @@ pub(crate) fn put_payload(writer: &mut BsonWriter, json: &str) {
     }
 }
 
-/// A JSON text as a value; `None` if BSON cannot hold it.
+/// A JSON text as a BSON value; `None` if BSON cannot hold it.
 pub(crate) fn bson_of_json(json: &str) -> Option<Bson> {
     let mut writer = BsonWriter::default();
     let outer = writer.begin();
@@ -63,7 +63,7 @@ fn depth(json: &str) -> usize {
     deepest
 }
 
-/// `None` if BSON cannot hold the value.
+/// Writes a value as a field. Returns `None` if BSON cannot hold it.
 fn put(writer: &mut BsonWriter, name: &str, value: &Value) -> Option<()> {
     match value {
         Value::Null => writer.null(name),

@@ -1,8 +1,9 @@
-//! Projectors into MongoDB: events are folded into documents, and each transaction commits these changes together with the projector's
-//! position.
+//! A projector folds the events of a topic into documents. Each transaction commits the changes of these documents together with the
+//! projector's position, which is the last event that was folded.
 //!
 //! The stored position is authoritative; the group only delivers the events and shows the lag. An event at or below the position is not
-//! folded again. If the position is lower than the floor of the group, as after a restore of the database, the group is moved back.
+//! folded again. If the position is lower than the floor of the group (the seq up to which it has settled all events), as after a restore
+//! of the database, the group is moved back.
 //!
 //! One projector runs per group: opening a projector writes a new owner into the position, and the next transaction of an older projector
 //! that still runs is refused ([`MongoProjectorError::Superseded`]).
@@ -35,17 +36,18 @@ const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// How events become documents.
 pub trait MongoProjection: Send + 'static {
     /// Folds an event. Everything that is written with the session commits together with the projector's position. After a conflict with
-    /// another transaction, it may be called again for the same event; its earlier writes are rolled back.
+    /// another transaction, this method may be called again for the same event; its earlier writes are rolled back.
     ///
-    /// An error or a panic rejects the event: it changes nothing and becomes a dead letter, and the projector continues with the next
-    /// events. Temporary errors of the driver are retried.
+    /// An error or a panic rejects the event: the event changes no documents and becomes a dead letter, and the projector continues with
+    /// the next events. Temporary errors of the driver are retried.
     fn fold<'a>(
         &'a mut self,
         event: &'a Event,
         session: &'a mut ClientSession,
     ) -> BoxFuture<'a, Result<(), HandlerError>>;
 
-    /// Folds the events of one transaction. Default: one after the other. If it fails, they are folded one by one.
+    /// Folds the events of one transaction. Default: calls [`fold`](Self::fold) for each event. If this fails, the transaction is aborted,
+    /// and each event is folded in a transaction of its own.
     fn fold_all<'a>(
         &'a mut self,
         events: &'a [Event],
@@ -59,7 +61,7 @@ pub trait MongoProjection: Send + 'static {
         })
     }
 
-    /// Removes everything that was folded, before a rebuild.
+    /// Removes everything that was folded, before a rebuild. Default: removes nothing.
     fn clear(&mut self) -> BoxFuture<'_, Result<(), HandlerError>> {
         Box::pin(async { Ok(()) })
     }
@@ -76,7 +78,7 @@ pub struct MongoProjectorOptions {
     pub from: Start,
     /// The most events in one transaction. Default: 100.
     pub batch_size: u32,
-    /// Removes everything that was folded and begins at the oldest event. Default: no.
+    /// Calls [`MongoProjection::clear`] and begins at the oldest event. Default: no.
     pub rebuild: bool,
     /// The collection of positions. Default: `prombus_positions`.
     pub positions: String,
@@ -115,7 +117,7 @@ pub enum MongoProjectorError {
     /// The folded documents could not be removed.
     #[error("cannot remove the folded documents: {0}")]
     Clear(String),
-    /// The topic does not contain the position.
+    /// The topic no longer contains the stored position, or the position cannot be stored.
     #[error("{0}")]
     Position(String),
 }
@@ -146,7 +148,7 @@ pub struct MongoProjectorFigures {
     pub transactions: u64,
     /// How often the database was unusable.
     pub failures: u64,
-    /// The seq of the last event that was folded.
+    /// The seq of the last event that was folded or rejected.
     pub position: u64,
     /// Why the projector cannot work at present; `None` if it can.
     pub trouble: Option<String>,
@@ -179,10 +181,11 @@ pub struct MongoProjector<P> {
     projection: P,
     /// The stored position.
     positions: Positions,
-    /// The last event that this projector folded.
+    /// The last event that was folded or rejected.
     position: Position,
     subscription: Subscription,
-    /// The session of the transactions. The next owner of the position ends a transaction that is open in it.
+    /// The session of the transactions. If a transaction is still open in it when another projector takes over the position, that projector
+    /// ends the transaction.
     session: Option<ClientSession>,
     figures: Arc<Mutex<MongoProjectorFigures>>,
 }
@@ -208,13 +211,13 @@ impl<P: MongoProjection> MongoProjector<P> {
         let session = database.client().start_session().await?;
         let mut found = positions.take_over(&session).await?;
         if found.is_rebuilding || options.rebuild {
-            // The position records the rebuild until it is done, so that it restarts after a crash.
+            // The stored position is marked as rebuilding until the rebuild is done, so that the rebuild restarts after a crash.
             positions.begin_rebuild().await?;
             projection.clear().await.map_err(|error| MongoProjectorError::Clear(error.to_string()))?;
             bus.seek(&options.topic, &options.group, Start::Earliest).await?;
             found.position = positions.end_rebuild().await?;
         } else if found.is_new && !subscription.created() {
-            // The group was used for something else, or this is another database.
+            // The group is older than the position: it was used for something else, or with another database.
             bus.seek(&options.topic, &options.group, options.from).await?;
         }
         let projector = Self {
@@ -285,7 +288,8 @@ impl<P: MongoProjection> MongoProjector<P> {
         Ok(())
     }
 
-    /// Folds events in one transaction, and waits while the database is unreachable. Returns false if they cannot be folded.
+    /// Folds events in one transaction, and waits while the database is unreachable. Returns false if they cannot be folded. A single event
+    /// that cannot be folded is rejected.
     async fn fold_batch(&mut self, events: &[Event]) -> Result<bool, MongoProjectorError> {
         let Some(last) = events.last() else { return Ok(true) };
         let to = Position { seq: last.seq(), id: Some(last.id()) };
@@ -351,7 +355,7 @@ impl<P: MongoProjection> MongoProjector<P> {
     async fn transact(&mut self, events: &[Event], to: Position) -> Result<(), Stopped> {
         let mut transaction = match self.session.take() {
             Some(session) => Transaction::with_session(session),
-            // The session was in a future that was dropped.
+            // The session was lost with a future that was dropped.
             None => Transaction::new(self.database.client()).await.map_err(WorkError::Driver)?,
         };
         let done = self.transact_in(&mut transaction, events, to).await;

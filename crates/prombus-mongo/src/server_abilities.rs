@@ -38,8 +38,8 @@ impl From<mongodb::error::Error> for ServerError {
     }
 }
 
-/// Opens a database by a connection string, for programs without their own client. The default database is the one in the connection
-/// string.
+/// Opens a database by a connection string, for programs without their own client. `name` is the name of the database; `None` means the one
+/// in the connection string.
 ///
 /// # Errors
 /// [`ServerError`] if the connection string is not valid, or no database is given. Nothing is sent to the server yet.
@@ -67,7 +67,7 @@ pub(crate) async fn has_change_streams(database: &Database) -> mongodb::error::R
 }
 
 /// # Errors
-/// [`ServerError::Standalone`] unless the server is a member of a replica set, or a router.
+/// [`ServerError::Standalone`] unless the server is a member of a replica set, or the router (mongos) of a sharded cluster.
 pub(crate) async fn require_replica_set(
     database: &Database,
     what: &'static str,

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// How long a transaction is retried before its error is reported.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The pause after the first failure. It doubles after each further failure.
+/// The pause after the first failure. The pause doubles after each further failure.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
@@ -46,10 +46,10 @@ impl Transaction {
         start.read_concern(ReadConcern::snapshot()).write_concern(majority()).await
     }
 
-    /// Returns whether the transaction is committed; if not, it must be started again.
+    /// Commits the transaction. Returns false if it must be started again.
     ///
     /// # Errors
-    /// The transaction cannot be committed, or it is unknown whether it was committed.
+    /// If the transaction cannot be committed, or it is unknown whether it was committed.
     pub(crate) async fn commit(&mut self) -> MongoResult<bool> {
         loop {
             let Err(error) = self.session.commit_transaction().await else { return Ok(true) };
@@ -65,10 +65,10 @@ impl Transaction {
         }
     }
 
-    /// Ends the transaction after an error. After Ok, it may be started again.
+    /// Ends the transaction after an error. If this returns `Ok`, the transaction may be started again.
     ///
     /// # Errors
-    /// The same error, if a retry cannot succeed.
+    /// The same error, if a retry cannot succeed or the time for retries is over.
     pub(crate) async fn recover(&mut self, error: WorkError) -> Result<(), WorkError> {
         self.abort().await;
         let is_transient = match &error {
@@ -128,7 +128,7 @@ pub(crate) enum WorkError {
     Driver(Error),
     /// Another transaction committed first; the next attempt sees its writes.
     Conflict(Error),
-    /// The handler failed or panicked; a retry would fail again.
+    /// The handler failed or panicked, or the server reported a permanent error; a retry would fail again.
     Refused(String),
 }
 
@@ -144,7 +144,8 @@ impl From<Error> for WorkError {
     }
 }
 
-/// Classifies the error of a handler: as an error of the driver, if that is its cause.
+/// Classifies the error of a handler: as [`WorkError::Driver`] if a temporary error of the driver caused it, otherwise as
+/// [`WorkError::Refused`].
 pub(crate) fn handler_error(error: &HandlerError) -> WorkError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&**error);
     while let Some(it) = cause {

@@ -230,7 +230,7 @@ struct HeadFields<'a> {
     scanner: Scanner<'a>,
     /// Whether no field was read yet, so that no comma comes before the next one.
     first: bool,
-    /// Where the payload begins, when it was reached.
+    /// Where the payload begins; `None` until it is reached.
     payload_at: Option<usize>,
 }
 

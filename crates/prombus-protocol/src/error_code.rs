@@ -33,13 +33,13 @@ pub enum ErrorCode {
     NotFound,
     /// HTTP: the route does not support this method.
     MethodNotAllowed,
-    /// A limit is reached: on topics, groups, subscriptions of a connection, unused tickets, or keys of a state.
+    /// A limit is reached: on topics, groups, subscriptions of a connection, tickets issued in the last 30 s, or the memory for state.
     LimitReached,
     /// A rate limit is exceeded; `retry_after_ms` is the time to wait.
     RateLimited,
     /// The frame or payload is over the size limit.
     TooLarge,
-    /// The disk is full.
+    /// The disk is full or, with the memory engine, the memory for events.
     StorageFull,
     /// The store cannot confirm writes now; pending events may or may not be stored.
     Unavailable,

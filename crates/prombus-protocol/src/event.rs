@@ -31,7 +31,7 @@ pub struct EventRecord<T = Box<RawValue>> {
     /// The position in its topic, from 1; 0 if the event is not stored yet.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "is_zero")]
     pub seq: u64,
-    /// The session or boot of the publisher.
+    /// The id of the publisher's session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sid: Option<Uuid>,
     /// Milliseconds since 1970: the publisher's `ts`, or otherwise the time at which the server received the event.
@@ -150,7 +150,7 @@ pub struct DeliveryContext {
     /// The progress of the group, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<CursorPosition>,
-    /// Why the event is redelivered; `None` on the first delivery.
+    /// Why the event is redelivered. On attempt 1 it is `None`, or `ServerRestarted` if the event may have been delivered before a restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<RedeliveryReason>,
     /// The duration of the lease, in milliseconds from the delivery.

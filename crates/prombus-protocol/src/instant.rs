@@ -22,7 +22,7 @@ pub struct InstantError;
 /// ```
 ///
 /// # Errors
-/// The text has none of these forms, or the time is before 1970.
+/// If the text has none of these forms, or a date is before 1970. A duration that reaches back before 1970 gives 0.
 pub fn parse_instant(text: &str, now_ms: i64) -> Result<i64, InstantError> {
     if is_digits(text) {
         return text.parse().map_err(|_| InstantError);

@@ -44,7 +44,7 @@
 //! # Ok::<(), prombus_protocol::FrameError>(())
 //! ```
 //!
-//! This crate has no I/O, no clock and no runtime. `fixtures/` contains golden frames and names that the tests of every SDK run.
+//! This crate has no I/O, no clock and no runtime. `fixtures/` contains golden frames and names, which the tests of every SDK use.
 
 mod body;
 mod error_code;

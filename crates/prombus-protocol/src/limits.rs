@@ -40,7 +40,7 @@ pub const DEFAULT_BATCH_SIZE: u32 = 100;
 pub const MAX_BATCH_SIZE: u32 = 10_000;
 /// The default `maxInFlight` in the library: the number of unsettled deliveries that a member may hold.
 pub const DEFAULT_MAX_IN_FLIGHT: u32 = 1000;
-/// The default `maxInFlight` over WebSocket. It is lower because buffers of the network hold events too.
+/// The default `maxInFlight` over WebSocket. It is lower than in the library, because network buffers hold events too.
 pub const DEFAULT_MAX_IN_FLIGHT_WEBSOCKET: u32 = 100;
 /// The largest `maxInFlight`; the smallest is 1.
 pub const MAX_MAX_IN_FLIGHT: u32 = 100_000;

@@ -77,7 +77,7 @@ pub fn is_same(left: &str, right: &str) -> bool {
     left == right || (is_one_style(left) && is_one_style(right) && camel(left).eq(camel(right)))
 }
 
-/// Whether a text is in one spelling: a text with both `_` and capitals is in neither.
+/// Whether a text can be a name in camelCase or snake_case. A text with both `_` and capitals is neither.
 fn is_one_style(name: &str) -> bool {
     !(name.contains('_') && name.contains(|letter: char| letter.is_ascii_uppercase()))
 }
@@ -183,7 +183,7 @@ mod tests {
         }
     }
 
-    /// Against the definition: every text that one edit makes of a name.
+    /// Checks `find` against the definition of an edit: it must find every text that one edit makes of a name.
     #[test]
     fn every_single_edit_is_found() {
         for known in KNOWN.iter().filter(|known| folded(known).count() >= SHORTEST_TO_MISTYPE) {

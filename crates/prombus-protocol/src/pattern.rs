@@ -68,7 +68,7 @@ impl Pattern {
         Topic::new(self.as_str()).ok()
     }
 
-    /// Whether the pattern matches a topic name. The time is at most proportional to the product of the two numbers of segments;
+    /// Whether the pattern matches a topic name. The time grows at most with the segments of the pattern times the segments of the topic;
     /// nothing is allocated.
     pub fn matches(&self, topic: &str) -> bool {
         if topic.starts_with(DEAD_LETTER_PREFIX) && !self.0.starts_with(DEAD_LETTER_PREFIX) {

@@ -1,5 +1,6 @@
-//! The state that a connection shares with its task: the requests that wait for a response, by `corr`, and how the connection ended.
-//! Every waiting request gets a response or ends with the connection. The connection ends if no request gets a response for 60 s.
+//! The state that a connection shares with its task: the requests that wait for a response, and how the connection ended. A request is
+//! identified by `corr`, a number that the server repeats in its response. Every waiting request gets a response or ends with the
+//! connection. The connection ends if requests wait and none of them gets a response for 60 s.
 
 use crate::error::PublishError;
 use parking_lot::Mutex;
@@ -160,8 +161,8 @@ impl Shared {
     pub(super) fn end(&self, End { why, is_too_large }: End) {
         let mut state = self.state.lock();
         if is_too_large {
-            // The server does not say which frame was too large, but it must be true of the largest waiting frame. If that frame were
-            // resent, it would end the next connection too, so it counts as refused.
+            // The server does not say which frame was too large, but at least the largest waiting frame was. If this frame were resent, the
+            // server would close the next connection too, so the frame counts as refused.
             let largest = state.waiting.iter().max_by_key(|(_, waiter)| waiter.byte_count);
             if let Some(corr) = largest.map(|(corr, _)| *corr)
                 && let Some(Waiter { recipient, .. }) = state.waiting.remove(&corr)

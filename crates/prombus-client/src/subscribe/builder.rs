@@ -187,9 +187,9 @@ impl Subscribe {
         self
     }
 
-    /// The longest time for which the lease of one event is extended. It counts from the moment at which the handler or the stream's
-    /// consumer gets the event, and again from a redelivery whose lease it adopts. The lease of an event that waits in the queue is
-    /// extended as long as the event waits. Default: one hour.
+    /// The longest time for which the lease of one event is extended. The time starts when the handler or the consumer of the stream gets
+    /// the event. If the event is redelivered to this subscription in the meantime, the consumer adopts the new lease and the time starts
+    /// again. The lease of an event that waits in the queue is extended as long as the event waits. Default: one hour.
     pub fn max_extension(mut self, time: Duration) -> Self {
         self.max_extension = time;
         self

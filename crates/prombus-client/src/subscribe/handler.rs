@@ -105,8 +105,8 @@ impl HandlerHandle {
     }
 
     /// Takes no more events, waits for running handlers, sends their results and leaves the group. Received events that were not handled
-    /// yet go to other members when this member leaves the group, and their attempt does not count. If a handler runs for so long that
-    /// their leases end first, they are redelivered then.
+    /// yet go to other members when this member leaves the group, and their attempt does not count. If a running handler takes so long that
+    /// the leases of these events end first, the events are redelivered then.
     ///
     /// # Errors
     /// The error that ended the subscription. [`ClientError::Lost`] if the connection was lost before the server responded to all results,

@@ -16,7 +16,7 @@ struct LeaseState {
     /// When the lease ends.
     deadline: Instant,
     phase: Phase,
-    /// When the consumer took the delivery, or adopted a new lease for it.
+    /// When the consumer took the delivery, or adopted a new lease for it; `None` before that.
     handled_since: Option<Instant>,
 }
 
@@ -47,7 +47,7 @@ impl Lease {
         self.state.borrow().deadline
     }
 
-    /// When the consumer started to work on the delivery under this lease; none while the delivery waits for the consumer.
+    /// When the consumer started to work on the delivery under this lease; `None` while the delivery waits for the consumer.
     pub(super) fn handled_since(&self) -> Option<Instant> {
         self.state.borrow().handled_since
     }
@@ -68,7 +68,7 @@ impl Lease {
         });
     }
 
-    /// Hands the delivery to the consumer. False if it was discarded.
+    /// Hands the delivery to the consumer. Returns false if the delivery was discarded.
     pub(super) fn take(&self, now: Instant) -> bool {
         self.state.send_if_modified(|state| {
             let is_queued = state.phase == Phase::Queued;
@@ -79,7 +79,7 @@ impl Lease {
         })
     }
 
-    /// Discards the delivery unless the consumer has it. True if it was discarded.
+    /// Discards the delivery unless the consumer has it. Returns true if the delivery was discarded.
     pub(super) fn discard(&self) -> bool {
         self.change(Phase::Queued, Phase::Discarded)
     }

@@ -1,8 +1,8 @@
-//! The deliveries of one subscription: those that the client holds, those whose result was sent, and those whose result could not be
-//! sent.
+//! The deliveries of one subscription: those that the client holds, those whose result (ack, nack or give-up) was sent, and those whose
+//! result could not be sent.
 //!
-//! This is a pure value: the caller passes the time, sends the frames that it returns, and reports the server's responses. It decides
-//! whether an incoming event is new, belongs to a consumer that still works on it, or already has a result.
+//! The table is a pure value: the caller passes the time, sends the results and extensions that the table returns, and reports the server's
+//! responses. The table decides whether an incoming event is new, belongs to a consumer that still works on it, or already has a result.
 
 use super::lease::Lease;
 use super::settlement::Settlement;
@@ -40,7 +40,8 @@ pub(super) enum Arrival {
 pub(super) struct Extendable {
     pub(super) serial: u64,
     pub(super) id: Uuid,
-    /// Which of the leases that the delivery had. The response to an extension does not apply to a lease that was adopted later.
+    /// The number of leases that the delivery had adopted before the extension. The response to the extension does not apply to a lease
+    /// that was adopted later.
     generation: u64,
 }
 
@@ -57,7 +58,7 @@ pub(super) enum Settling {
 
 /// The deliveries of one subscription.
 pub(super) struct LeaseTable {
-    /// By serial, the number of a delivery in this subscription.
+    /// The deliveries by serial, their number in this subscription.
     entries: HashMap<u64, Entry>,
     /// The serial of the newest delivery of each event.
     by_event: HashMap<EventKey, u64>,
@@ -74,7 +75,7 @@ pub(super) struct LeaseTable {
     is_paused: bool,
     /// No consumer takes deliveries any more.
     is_draining: bool,
-    /// Deliveries that were discarded since the last call of `take_discarded`.
+    /// The number of deliveries that were discarded since the last call of `take_discarded`.
     discarded: usize,
     ack_timeout: Duration,
     /// How long the lease of a delivery is extended while the consumer has it; `None` if leases are not extended.
@@ -307,7 +308,7 @@ impl LeaseTable {
         is_discarded
     }
 
-    /// When to call [`next_extension`](Self::next_extension).
+    /// When to call [`next_extension`](Self::next_extension); `None` if no entry must be checked.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.due.first().map(|(at, _)| *at)
     }
@@ -342,7 +343,7 @@ impl LeaseTable {
         }
     }
 
-    /// Schedules the extension of a lease halfway through it, or otherwise its end.
+    /// Schedules the extension of a lease halfway through its duration or, if leases are not extended, its end.
     fn schedule(&mut self, serial: u64, lease_for: Duration, from: Instant) {
         let after = if self.extend_for.is_some() { lease_for / 2 } else { lease_for };
         self.set_due(serial, Some(from + after));
@@ -369,7 +370,7 @@ impl LeaseTable {
         (self.is_connected && !self.is_paused).then(|| now + self.ack_timeout + KEEP_MARGIN)
     }
 
-    /// Restarts the time of all kept results, or stops it.
+    /// Restarts the time after which kept results are forgotten, or stops it while no redelivery can arrive.
     fn plan_forgetting(&mut self, now: Instant) {
         let forget_at = self.forget_at(now);
         for serial in self.kept.clone() {
@@ -401,9 +402,9 @@ impl LeaseTable {
 /// Whether a kept result settles this delivery of its event.
 fn applies(settlement: &Settlement, was_sent: bool, reason: Option<RedeliveryReason>) -> bool {
     match settlement {
-        // The event was redelivered because of a nack, perhaps this one: it must be handled again.
+        // If the event was redelivered because of a nack, perhaps this one, it must be handled again.
         Settlement::Nack { .. } => reason != Some(RedeliveryReason::Nacked),
-        // A result that was sent and an event without a reason of redelivery: the result was applied, and then a SEEK moved the group
+        // If the result was sent and the event has no reason of redelivery, the server applied the result, and then a SEEK moved the group
         // back. The event must be handled again.
         Settlement::Ack | Settlement::GiveUp { .. } => !was_sent || reason.is_some(),
     }

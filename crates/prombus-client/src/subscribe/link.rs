@@ -1,4 +1,5 @@
-//! The connection of a subscription. Whenever it is lost, it is reopened and subscribed again, until the server permanently refuses.
+//! The connection of a subscription. Whenever the connection is lost, a new one is opened and subscribes again, until the server
+//! permanently refuses the subscription.
 
 use crate::backoff::{Backoff, LONGEST_WAIT};
 use crate::connection::{Connection, Incoming};
@@ -20,7 +21,7 @@ pub(super) struct Spec {
     pub(super) options: SubscribeOptions,
 }
 
-/// An event of a link.
+/// What happened on a link.
 #[derive(Debug)]
 pub(super) enum LinkEvent {
     /// Subscribed again, over a new connection.
@@ -83,7 +84,7 @@ impl Link {
         self.http.address.to_string()
     }
 
-    /// Sends a frame and returns its number; the response is a [`LinkEvent::Answer`] with this number. None while disconnected.
+    /// Sends a frame and returns its number; the response is a [`LinkEvent::Answer`] with this number. `None` while disconnected.
     pub(super) fn post(&self, frame: &ClientFrame<'_>) -> Option<u64> {
         match &self.state {
             State::Up(open) => Some(open.connection.post(frame)),

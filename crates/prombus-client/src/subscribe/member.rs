@@ -1,7 +1,7 @@
 //! The task of one member of a group: it owns the connection and the leases, and executes commands.
 //!
 //! It ends when the server permanently refuses the subscription, after `Leave`, or when every handle is dropped. Dropping the
-//! connection sends a close frame, so leases return to the group without counting an attempt.
+//! connection sends a close frame, so unsettled deliveries return to the group without counting an attempt.
 
 use super::command::{Command, Reply};
 use super::lease_table::{Arrival, Extendable, LeaseTable, Settling};
@@ -213,7 +213,7 @@ impl Member {
     }
 
     fn extend(&mut self, lease: Extendable, by: Duration, reply: Option<Reply<bool>>) {
-        // The server does the same with extensions below its minimum.
+        // The server also raises extensions that are below its minimum.
         let by = by.clamp(Duration::from_millis(MIN_EXTEND_MS), Duration::from_millis(MAX_ACK_TIMEOUT_MS));
         let spec = self.link.spec();
         let frame = ClientFrame::Modack {

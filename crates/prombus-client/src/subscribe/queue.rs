@@ -21,7 +21,7 @@ pub(super) struct Arrived {
     pub(super) lease: Arc<Lease>,
 }
 
-/// A queue and its two ends. Dropping the sender ends the queue.
+/// Creates a queue and returns its two ends. Dropping the sender ends the queue.
 pub(super) fn queue() -> (QueueSender, QueueReceiver) {
     let state = Arc::new(Mutex::new(State::default()));
     (QueueSender { state: Arc::clone(&state) }, QueueReceiver { state })
@@ -91,7 +91,7 @@ impl Drop for QueueSender {
 }
 
 impl QueueReceiver {
-    /// Takes the next delivery that is not discarded; none after the last item.
+    /// Takes the next delivery that is not discarded, or the error that ends the queue. Returns `None` after the last item.
     pub(super) fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Result<Arrived, ClientError>>> {
         let mut state = self.state.lock();
         while let Some(arrived) = state.arrived.pop_front() {

@@ -11,7 +11,7 @@ pub(super) enum Settlement {
     Ack,
     Nack {
         reason: String,
-        /// The delay until the redelivery; the server's backoff if absent.
+        /// The delay until the redelivery; `None` means the server's backoff.
         delay: Option<Duration>,
     },
     /// Gives the event up: it becomes a dead letter at once.

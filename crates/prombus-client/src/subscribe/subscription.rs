@@ -14,8 +14,8 @@ use std::task::{Context, Poll};
 /// its event is redelivered, the delivery adopts the new lease, and the consumer does not get the event twice.
 ///
 /// The stream ends if the server permanently refuses the subscription: access was revoked, the group was deleted, or the group conflicts
-/// with these options. It yields that error once. If the group was deleted while the connection was lost, the stream ends with
-/// `not_subscribed`: the reconnect has created a new group, which starts at the `from` of these options, so events may be missing.
+/// with these options. That error is the last item of the stream. If the group was deleted while the connection was lost, the stream ends
+/// with `not_subscribed`: the reconnect has created a new group, which starts at the `from` of these options, so events may be missing.
 ///
 /// The member leaves the group when the subscription and all its deliveries are dropped. Unsettled events go to other members, and the
 /// attempt does not count. [`unsubscribe`](Self::unsubscribe) does the same and waits until the member has left.
@@ -36,7 +36,7 @@ impl Subscription {
         self.created
     }
 
-    /// The next delivery; none after an error.
+    /// The next delivery, or the error that ends the stream; `None` after that error.
     pub async fn next(&mut self) -> Option<Result<Delivery, ClientError>> {
         std::future::poll_fn(|context| self.poll(context)).await
     }
@@ -60,7 +60,7 @@ impl Subscription {
         self.member.request(Command::Leave).await
     }
 
-    /// Takes no more events; those that were delivered can be settled.
+    /// Takes no more events; those that were delivered can still be settled.
     pub(super) fn drain(&self) {
         self.member.send(Command::Drain);
     }

@@ -9,7 +9,8 @@ use prombus::{RawValue, Uuid};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The UUIDv5 namespace of event ids. It must never change, or changes would be published twice.
+/// The UUIDv5 namespace of event ids. It must stay the same: with another namespace, a change that is published again would get another id,
+/// and the bus would not recognise the duplicate.
 const NAMESPACE: Uuid = Uuid::from_u128(0x6f1b_94c2_8d07_5e3a_a1c5_47e2_90bd_3f68);
 
 /// What happened to a document.
@@ -53,11 +54,11 @@ pub struct Change {
     pub kind: ChangeKind,
     /// The `_id` of the document.
     pub id: Bson,
-    /// The document, if the feed requests it.
+    /// The document. `None` if it was deleted, or if the feed does not request the documents of updates.
     pub document: Option<Document>,
-    /// What an update changed: `updatedFields`, `removedFields`, `truncatedArrays`.
+    /// What an update changed: `updatedFields`, `removedFields`, `truncatedArrays`. `None` if the change is not an update.
     pub update: Option<Document>,
-    /// The time of the change, in milliseconds since 1970.
+    /// The time of the change, in milliseconds since 1970; `None` for a seed.
     pub ts: Option<i64>,
 }
 
@@ -84,7 +85,7 @@ impl EventMap {
         self.map = Some(Arc::new(map));
     }
 
-    /// The event of a change. The map function cannot change the event's id, which detects a change that is published twice.
+    /// The event of a change. The map function cannot change the event's id, because the id shows that a change is published twice.
     fn record(&self, change: &Change, id: Uuid) -> Result<Option<OutboxRecord>, String> {
         let mut payload = Document::new();
         payload.insert("op", change.kind.as_str());
@@ -112,14 +113,14 @@ pub(super) struct StreamItem {
     pub(super) token: ResumeToken,
     /// The event, unless the map leaves it out.
     pub(super) record: Option<OutboxRecord>,
-    /// Set if the stream ends with this document: the reason.
+    /// Why the stream ends with this document; `None` if it does not end.
     pub(super) end: Option<String>,
 }
 
 /// Parses a document of a change stream, and converts its change to an event.
 ///
 /// # Errors
-/// The document is not a change.
+/// If the document is not a change.
 pub(super) fn parse_item(document: &Document, map: &EventMap) -> Result<StreamItem, String> {
     let token = document.get("_id").cloned().ok_or("a change has no _id")?;
     let id = token_id(&token)?;
@@ -154,7 +155,8 @@ fn token_id(token: &Bson) -> Result<Uuid, String> {
     Ok(Uuid::new_v5(&NAMESPACE, data.ok_or("a change has no resume token")?.as_bytes()))
 }
 
-/// The event of a document that a feed is seeded with. The id stays the same if the same seed is published again.
+/// The event for a document that exists when a feed is seeded. Its id is derived from the `_id` of the document and from `token`, the
+/// position at which seeding began. So the events keep their ids if seeding is interrupted and repeated.
 pub(super) fn seed_record(
     document: Document,
     token: &ResumeToken,

@@ -29,11 +29,11 @@ impl FullDocument {
 /// Options of a changefeed.
 #[derive(Clone, Debug)]
 pub struct ChangefeedOptions {
-    /// The name under which the feed's position is stored. Only one feed with a name may run.
+    /// The name under which the feed's position is stored. Only one feed with this name may run at a time.
     pub name: String,
-    /// The collection.
+    /// The collection whose changes are published.
     pub collection: String,
-    /// The topic.
+    /// The topic of the events.
     pub topic: String,
     /// Which document the events of updates contain. Default: the newest.
     pub full_document: FullDocument,
@@ -130,7 +130,7 @@ pub struct ChangefeedFigures {
     pub duplicates: u64,
     /// Documents that were published by a reseed.
     pub seeded: u64,
-    /// How often the server or the bus was unusable.
+    /// How often the feed failed, for example because the server or the bus was unreachable.
     pub failures: u64,
     /// Why the feed cannot work at present; `None` if it can.
     pub trouble: Option<String>,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 impl Changefeed {
-    /// Runs in a task, until [`ChangefeedHandle::stop`] or an error.
+    /// Runs the feed in a task until [`ChangefeedHandle::stop`] is called or an error occurs.
     ///
     /// # Panics
     /// Panics outside a tokio runtime.
@@ -31,7 +31,7 @@ impl Changefeed {
     }
 }
 
-/// A changefeed that runs in a task. Dropping the handle does not stop it.
+/// A changefeed that runs in a task. Dropping the handle does not stop the feed.
 #[derive(Debug)]
 pub struct ChangefeedHandle {
     stop: oneshot::Sender<()>,
@@ -56,10 +56,10 @@ impl ChangefeedHandle {
         self.task.is_finished()
     }
 
-    /// Stops it. The next start may publish the current batch again, which adds nothing.
+    /// Stops the feed. The next start may publish the current batch again, which adds no events.
     ///
     /// # Errors
-    /// The error that had ended it before, if any.
+    /// The error that ended the feed before this call, if any.
     pub async fn stop(self) -> Result<(), ChangefeedError> {
         let _ = self.stop.send(());
         match self.task.await {

@@ -4,11 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// The pause before the first probe. It doubles after each probe.
+/// The pause before the first probe. The pause doubles after each probe.
 const PROBE_MIN: Duration = Duration::from_millis(50);
 /// The longest pause between two probes.
 const PROBE_MAX: Duration = Duration::from_secs(2);
-/// If the server fails again within this time after a successful probe, the pause does not start again at the minimum.
+/// If the server fails again within this time after a successful probe, the pause continues to grow instead of starting again at the
+/// minimum.
 const FLAPPING: Duration = Duration::from_secs(1);
 
 /// The availability of the server, shared by everything that uses it.
@@ -43,7 +44,7 @@ impl Availability {
         });
     }
 
-    /// Whether an operation failed since the last call. If so, another server may have become the primary.
+    /// Returns whether an operation failed since the last call. If so, another server may have become the primary.
     pub(crate) fn take_failed(&self) -> bool {
         self.has_failed.swap(false, Ordering::SeqCst)
     }

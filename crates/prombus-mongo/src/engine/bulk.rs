@@ -1,6 +1,8 @@
-//! A commit as one ordered bulk: its fence, its events, its records.
+//! Builds the bulk of a commit: one ordered `insert` command that contains the commit's fence (`fence.rs`), its events, and its state
+//! records (changes of topics and groups), in this order.
 //!
-//! **Invariant:** a bulk is one command and never split, so it is cut only if the server stops in the middle of it.
+//! **Invariant:** a bulk is one command that is never split. A bulk is *cut* if the server stops executing the command before its end: then
+//! only its first documents are stored.
 
 use crate::bson_writer::BsonWriter;
 use crate::engine::catalog::{Catalog, CatalogTopic, topic_made};
@@ -14,25 +16,27 @@ use std::collections::{BTreeMap, HashMap};
 
 /// The maximum size of the records in one document.
 const RECORDS_BYTES_MAX: usize = 8 << 20;
-/// The maximum number of documents with records in one commit. The seq of the first one is the fence's number times this.
+/// The maximum number of documents with state records in one commit. The seq of the first of them is the number of the commit's fence times
+/// this maximum.
 pub(crate) const RECORD_PIECES_MAX: u64 = 256;
-/// The time limit of a small bulk on the server. A leader that takes over waits for the time limit of the previous leader's last bulk.
+/// The time limit of a small bulk on the server. A leader that takes over waits until the previous leader's last bulk is whole, or the time
+/// limit of that bulk has passed.
 const MAX_TIME_MS: u32 = 1_000;
 /// The time limit is longer by one millisecond per this many events.
 const EVENTS_PER_MS: u32 = 5;
-/// The longest time limit of a bulk that is sent again: each time, the limit is doubled.
+/// The maximum to which the time limit grows: it is doubled each time a commit was voided and is sent again.
 const MAX_TIME_LIMIT_MS: u32 = 120_000;
 /// The size of a bulk's fields other than its documents.
 const COMMAND_OVERHEAD: usize = 4_096;
 
-/// Ids chosen by publishers that topics already have, with their seqs.
+/// The seqs of events that already exist, by topic and id.
 pub(crate) type KnownIds = HashMap<(TopicId, EventId), u64>;
 
 /// The content of a commit, and the result for its callers.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) fence: Fence,
-    /// State records.
+    /// State records: changes of topics and groups.
     pub(crate) records: Vec<EncodedRecord>,
     /// The result for the callers, if the commit succeeds.
     pub(crate) answer: CommitAnswer,
@@ -43,7 +47,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Decides seqs and duplicates of a commit.
+    /// Assigns seqs to the events of a commit, except to duplicates. `known` contains the ids that are already stored.
     pub(crate) fn new(commit: &PendingCommit, fence: Fence, catalog: &Catalog, known: &KnownIds) -> Self {
         let mut plan = Self {
             fence,
@@ -151,7 +155,7 @@ impl Plan {
         pieces
     }
 
-    /// The `insert` command. `is_small` omits the BSON payloads for queries.
+    /// Returns the bytes of the `insert` command. `is_small` leaves out the field `payload` of events, which is only for queries by people.
     pub(crate) fn command(&self, command: &BulkCommand<'_>, catalog: &Catalog, is_small: bool) -> Vec<u8> {
         let bytes: usize = self.events.iter().map(|(event, _)| event.prepared.len() + 400).sum();
         let mut writer = BsonWriter::with_capacity(bytes + COMMAND_OVERHEAD);
@@ -199,7 +203,7 @@ pub(crate) struct BulkCommand<'a> {
     pub(crate) now_ms: i64,
 }
 
-/// How many members must have a write.
+/// How many members of the replica set must have a write before the server confirms it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WriteConcern<'a> {
     /// This number of members.
@@ -211,7 +215,7 @@ pub(crate) enum WriteConcern<'a> {
 /// Reads records as [`Plan::command`] wrote them.
 ///
 /// # Errors
-/// The bytes are cut short.
+/// If the bytes are truncated.
 pub(crate) fn parse_records(mut bytes: &[u8], into: &mut Vec<EncodedRecord>) -> Result<(), String> {
     while !bytes.is_empty() {
         let cut = "state records are cut short";

@@ -1,7 +1,8 @@
-//! The leader's view of the whole store: the topics with totals of their events, and the state that results from the state records.
+//! The leader's view of the whole store: the topics with totals of their events, and the state of groups and topics that results from the
+//! state records of all commits.
 //!
-//! A catalog is the result of applying all commits in order. A snapshot and the commits after it restore it, so a takeover does not have
-//! to read events.
+//! A catalog is the result of applying all commits in order. It is restored from its newest snapshot (a stored copy) and the commits after
+//! that snapshot, so a takeover does not have to read events.
 
 use crate::engine::fence::{Fence, FencedTopic};
 use crate::engine::keys::RESERVED_MAX;
@@ -72,7 +73,7 @@ impl Catalog {
     /// If a record cannot be read or is not known to this version.
     pub(crate) fn apply(&mut self, fence: &Fence, records: &[EncodedRecord]) -> Result<Touched, String> {
         let mut touched = Touched::default();
-        // A commit may create a topic and add events to it.
+        // New topics come first, because a commit may create a topic and add events to it.
         for record in records.iter().filter(|record| record.tag == TOPIC_MADE) {
             touched.topics.insert(self.add_topic(&record.body)?);
         }

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 /// How often the progress of a long index build is logged.
 const PROGRESS: Duration = Duration::from_secs(5);
 
-/// The collections of one store. All reads go to the primary: on a secondary that lags, new events would look as if they were cleaned.
+/// The collections of one store. All reads go to the primary: on a secondary that lags, new events would seem to have been removed by
+/// cleaning (retention or compaction).
 #[derive(Clone, Debug)]
 pub(crate) struct Collections {
     pub(crate) database: Database,
@@ -58,7 +59,7 @@ impl Collections {
         self.run_with_progress("name", names).await
     }
 
-    /// Creates `events`, clustered by `_id`. An existing collection that is not clustered was not made by prombus.
+    /// Creates `events`, clustered by `_id`. An existing collection that is not clustered is refused, because prombus did not create it.
     async fn ensure_events(&self) -> Result<(), OpenError> {
         let failed = |error| OpenError::Store(format!("cannot create collections: {}", reason(&error)));
         let create = doc! {
@@ -109,7 +110,7 @@ impl Collections {
         built.map(|_| ()).map_err(failed)
     }
 
-    /// The progress of index builds, if the user is allowed to query it.
+    /// The progress of an index build. `None` if it is not known, for example because the MongoDB user is not allowed to query it.
     async fn index_progress(&self) -> Option<String> {
         let command = doc! { "currentOp": 1, "$ownOps": true, "progress": { "$exists": true } };
         let answer = self.database.client().database("admin").run_command(command).await.ok()?;

@@ -3,10 +3,10 @@
 //!
 //! | the fence | the bulk | the next step |
 //! |---|---|---|
-//! | is missing | has not arrived | the bulk is sent again with the same number, so the later of the two is refused |
-//! | is this engine's | is whole | its last document is updated on a majority, which then has the whole bulk; then its fence is marked whole |
+//! | is missing, no higher number is taken | has not arrived | it is sent again with the same number, so the later of the two is refused |
+//! | is this engine's | is whole | its last document is updated on a majority, which then has all of it; then its fence is marked whole |
 //! | is this engine's | is cut | its fence is marked void, its documents are removed, and it is sent again with the next number |
-//! | is another engine's | was refused | this engine is deposed |
+//! | is another engine's, or is missing and a higher number is taken | was refused | this engine is deposed |
 //!
 //! `cut.rs` decides whether a bulk is whole or cut.
 
@@ -30,7 +30,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const COMMAND_BYTES_MAX: usize = 15_500_000;
 /// The largest message that the server accepts is 48,000,000 bytes.
 const MESSAGE_BYTES_MAX: usize = 47_500_000;
-/// How often one call sends a commit.
+/// The maximum number of times that one call of `commit_bulk` sends its commit.
 const SENDS_MAX: usize = 5;
 
 /// The outcome of sending a bulk.
@@ -39,7 +39,8 @@ enum Sent {
     Applied,
     /// The number of the fence is taken.
     FenceTaken,
-    /// A document of the bulk already exists, written by an older commit, or the topic already has an id that a publisher chose.
+    /// The server refused a document after the fence: an older commit has written a document with the same `_id`, or the topic already has
+    /// an event with an id that a publisher chose.
     Collided,
     /// The bulk can never be stored.
     Impossible(String),
@@ -248,8 +249,8 @@ impl MongoDatabase {
         self.attempt_within(limit, self.decide(&plan.fence, !is_over)).await
     }
 
-    /// Resolves a collision with documents of an older commit, or with ids chosen by publishers that the lookup did not find. Voids the bulk and
-    /// removes the documents that older commits left in its ranges. The caller then plans the commit again.
+    /// Resolves a collision with documents of an older commit, or with an id that a publisher chose and that the lookup did not find. Voids
+    /// the bulk and removes the documents that older commits left in its ranges. The caller then plans the commit again.
     async fn clear_collision(&self, writer: &mut Writer, plan: &Plan) -> Result<(), CommitError> {
         tracing::warn!("commit {} collided with stored documents; it is sent again", plan.fence.number);
         let limit = removal_limit(&plan.fence);
@@ -299,7 +300,7 @@ enum Resolved {
     SendAgain(Plan),
 }
 
-/// How long the removal of a commit may take. It needs one delete per topic.
+/// How long the removal of a commit's documents may take. It needs one delete per topic.
 fn removal_limit(fence: &Fence) -> Duration {
     ANSWER_TIMEOUT + Duration::from_millis(20) * u32::try_from(fence.topics.len()).unwrap_or(u32::MAX)
 }

@@ -2,9 +2,10 @@
 //! the remains of a cut commit. A commit is one ordered bulk insert that begins with its fence (`fence.rs`). It is *cut* if the MongoDB
 //! server stored only the first documents of the bulk.
 //!
-//! The leader that sent a bulk and the leader that takes over may both resolve it. The mark on the fence decides: the fence is marked
-//! `whole` unless it is void, or `void` unless it is whole, and both leaders follow the mark. If MongoDB confirms a bulk within the time
-//! limit that its fence contains, the leader that sent it need not check the mark, because no process voids a commit before that limit.
+//! The leader that sent a bulk and the leader that takes over may both resolve it. A mark on the fence decides. A leader sets the mark
+//! `whole` only if the fence is not marked `void`, and the reverse. So a fence has at most one mark, and both leaders follow it. If MongoDB
+//! confirms a bulk within the time limit that its fence contains, the leader that sent the bulk need not check the mark, because no process
+//! voids a commit before that limit.
 
 use crate::engine::bulk::RECORD_PIECES_MAX;
 use crate::engine::database::MongoDatabase;
@@ -21,7 +22,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 const MARGIN: Duration = Duration::from_millis(500);
 /// Deletes that run at the same time.
 const DELETES_AT_ONCE: usize = 16;
-/// How often a decision is retried while the primary changes.
+/// The maximum number of attempts to decide a commit. An attempt fails if another process or a change of the primary interferes.
 const DECISIONS_MAX: u32 = 10;
 
 /// The final outcome of a commit.
@@ -36,7 +37,7 @@ pub(crate) enum Fate {
 }
 
 impl MongoDatabase {
-    /// The fence with this number.
+    /// The fence with this number; `None` if the number is not taken.
     pub(crate) async fn find_fence(&self, number: u64) -> MongoResult<Option<Fence>> {
         let found = self.collections.events.find_one(doc! { "_id": bson_key(FENCES, number) }).await?;
         found.as_deref().map(Fence::parse_strictly).transpose()
@@ -56,7 +57,7 @@ impl MongoDatabase {
     async fn wait_until_whole(&self, fence: &Fence) -> MongoResult<bool> {
         let over = Instant::now() + Duration::from_millis(fence.max_time_ms.into()) + MARGIN;
         loop {
-            // The clock is read first: a document that was written in time is then found by the check after it.
+            // The clock is read before the check, so that the last check finds every document that was written within the time limit.
             let is_over = Instant::now() >= over;
             if self.is_whole(fence).await? {
                 return Ok(true);
@@ -157,7 +158,7 @@ fn last_record(fence: &Fence) -> mongodb::bson::Bson {
     bson_key(RECORDS, fence.number * RECORD_PIECES_MAX + u64::from(fence.record_pieces) - 1)
 }
 
-/// Filters for the documents of a commit.
+/// Filters for the documents of a commit other than its fence.
 fn contents(fence: &Fence) -> Vec<Document> {
     let range = |from, to| doc! { "_id": { "$gte": from, "$lte": to }, "commit": fence.number as i64 };
     let topics = fence.topics.iter().map(|it| range(bson_key(it.topic, it.from), bson_key(it.topic, it.to)));

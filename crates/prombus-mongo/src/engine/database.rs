@@ -1,4 +1,4 @@
-//! A MongoDB store as its leader uses it.
+//! A MongoDB store as its leader uses it. A process leads the store for a term; each term has a higher number than the one before.
 
 use crate::engine::availability::Availability;
 use crate::engine::catalog::Catalog;
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const SIZE_INTERVAL: Duration = Duration::from_secs(30);
 /// The time limit of writes other than commits.
 const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long closing an engine waits for these writes.
+/// How long closing an engine waits for a write that is not a commit.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// A read without a response for this long has failed.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
@@ -48,9 +48,9 @@ pub struct MongoDatabase {
     pub(crate) snapshots: Snapshots,
     /// Held during background writes, so that closing the engine can wait for their end.
     background: tokio::sync::Mutex<()>,
-    /// Whether the engine is closed or deposed.
+    /// Whether the engine was closed, was deposed, or has failed. Background writes then stop.
     is_ended: AtomicBool,
-    /// The seq up to which retention has removed events, per topic.
+    /// Per topic: retention has removed all events below this seq.
     pub(crate) cleaned_to: Mutex<HashMap<TopicId, u64>>,
     /// The last known size of the store, plus the bytes that were written since then.
     pub(crate) bytes: AtomicU64,
@@ -99,7 +99,7 @@ impl MongoDatabase {
         self.writer = tokio::sync::Mutex::new(writer);
     }
 
-    /// The address of the leader, for messages.
+    /// A text that names the leader, for error messages.
     pub(crate) async fn leader_name(&self) -> String {
         let lease = crate::engine::lease::MongoLease::new(self.collections.clone());
         match lease.read().await {
@@ -134,7 +134,7 @@ impl MongoDatabase {
         tokio::join!(self.availability.run_probe(|| self.probe_writes()), self.run_writes());
     }
 
-    /// Whether the server accepts writes again.
+    /// Writes a document, to find out whether the server accepts writes again.
     async fn probe_writes(&self) -> Result<(), String> {
         let concern = self.options.driver_write_concern();
         let update = doc! { "$set": { "probed_by_term": self.term as i64 } };

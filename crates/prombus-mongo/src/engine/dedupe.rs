@@ -1,4 +1,5 @@
-//! Detects duplicate ids: a commit looks up its publishers' ids with one read per topic. The unique index is the second safeguard.
+//! Detects duplicates: before a commit is sent, the ids that publishers chose for its events are looked up, topic by topic. If the lookup
+//! misses an id, the unique index refuses the event.
 
 use crate::engine::bulk::KnownIds;
 use crate::engine::catalog::Catalog;
@@ -24,8 +25,8 @@ fn unreachable(error: prombus::ReadError) -> CommitError {
 }
 
 impl MongoDatabase {
-    /// The ids of a commit that their topics already have. Documents above the last seq of a topic are remains of a void commit and do not
-    /// count.
+    /// The ids in a commit that already exist in their topics. Documents above the last seq of a topic are remains of a void commit and do
+    /// not count.
     pub(crate) async fn known_ids(
         &self,
         commit: &PendingCommit,

@@ -1,4 +1,6 @@
-//! The derived collections `topics` and `cursors`, for people and tools. They are at most a second old and never read back.
+//! The derived collections `topics` and `cursors`, for people and tools. The leader updates them about once per second; the engine never
+//! reads them. A cursor is the event at a group's floor in a topic. The floor is the highest seq up to which the group has settled all
+//! events.
 
 use crate::engine::catalog::{Catalog, Touched};
 use crate::engine::collections::Collections;
@@ -28,7 +30,7 @@ pub(crate) struct Derived {
 
 #[derive(Debug, Default)]
 struct Changed {
-    /// Changed topics by number; `None` if the topic was deleted.
+    /// The names of changed topics; `None` if the topic was deleted.
     topics: BTreeMap<TopicId, Option<String>>,
     groups: std::collections::BTreeSet<u32>,
 }
@@ -134,7 +136,7 @@ impl Derived {
     }
 }
 
-/// The event at a floor, or the last kept one before it.
+/// The event at a floor. If cleaning removed that event, the last event before it that still exists.
 async fn event_at(
     collections: &Collections,
     topic: TopicId,

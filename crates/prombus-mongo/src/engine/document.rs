@@ -1,6 +1,8 @@
-//! Events as documents: the event's fields, readable as in any collection, and the fields that the engine needs to find events.
+//! Writes and reads events as documents. A document contains the fields of the event, which people can query as in any collection, and the
+//! fields that the engine needs to find events.
 //!
-//! `payload_json` contains the stored text of the payload, which readers get. `payload` is only for queries.
+//! `payload_json` contains the payload as JSON text, which consumers get. `payload` contains the payload as BSON, only for queries by
+//! people.
 
 use crate::bson_writer::BsonWriter;
 use crate::engine::keys::{key, parse_key};
@@ -27,7 +29,7 @@ pub(crate) struct EventPlace {
     pub(crate) topic_bytes: u64,
 }
 
-/// The fields of an event that are known before its commit.
+/// Encodes the fields of an event that are known before its commit. `is_readable` adds the field `payload`.
 pub(crate) fn prepared_fields(ts: i64, body: &[u8], is_readable: bool) -> Box<[u8]> {
     let mut writer = BsonWriter::with_capacity(2 * body.len());
     let payload = put_fields(&mut writer, ts, body);
@@ -37,7 +39,7 @@ pub(crate) fn prepared_fields(ts: i64, body: &[u8], is_readable: bool) -> Box<[u
     writer.into_bytes().into_boxed_slice()
 }
 
-/// Writes an event as a document under this name. Its topic is `topic`.
+/// Writes an event as a document with the field name `name`. `topic` is the name of its topic.
 pub(crate) fn put_event(
     writer: &mut BsonWriter,
     name: &str,
@@ -81,7 +83,8 @@ fn put_fields<'a>(writer: &mut BsonWriter, ts: i64, bytes: &'a [u8]) -> &'a str 
         writer.binary("body", bytes);
         return payload;
     };
-    // BSON names end at NUL, so a body with such a name is stored unchanged and without `payload_json`: a document might not hold both.
+    // BSON names end at NUL. So a body with NUL in the name of a header is stored unchanged, and `payload_json` is left out, because both
+    // might not fit in one document.
     let has_nul = record.headers.keys().any(|name| name.contains('\0'));
     if has_nul {
         writer.binary("body", bytes);

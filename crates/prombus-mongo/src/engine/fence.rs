@@ -1,10 +1,11 @@
-//! Fences: the first document of every commit, numbered without gaps.
+//! A fence is the first document of a commit. Its `_id` contains its number, and numbers have no gaps. A new leader also writes a fence
+//! without a commit, the fence of its takeover.
 //!
-//! **Invariant:** a commit is one ordered bulk that begins with its fence, so a writer whose number is taken inserts nothing.
-//! Commit n + 1 is sent only when commit n is known to be whole, or to be void.
+//! **Invariant:** a commit is one ordered bulk insert that begins with its fence. If the number of the fence is taken, the server inserts
+//! nothing. Commit n + 1 is sent only when commit n is known to be whole (all of it is durable), or to be void (it does not count).
 //!
 //! **Invariant:** after another writer has taken over, the number that the old writer would use next stays taken: the fence of a takeover
-//! and the fence before it are never removed.
+//! and the fence before it are never removed. The old writer continues with the number of one of these two.
 
 use crate::bson_writer::BsonWriter;
 use crate::engine::keys::{FENCES, key, parse_key};
@@ -22,11 +23,11 @@ pub(crate) struct Fence {
     pub(crate) writer: [u8; 16],
     /// The topics that got events.
     pub(crate) topics: Vec<FencedTopic>,
-    /// The number of documents with records. The last of them is the last document of the bulk. 0 for the fence of a takeover.
+    /// The number of documents with state records. The last of them is the last document of the bulk. 0 for the fence of a takeover.
     pub(crate) record_pieces: u32,
     /// The time limit of the bulk on the server.
     pub(crate) max_time_ms: u32,
-    /// The newest id that engines of this database generated, up to this commit.
+    /// The newest id that engines of this store generated, up to this commit.
     pub(crate) newest_id: EventId,
     /// The newest commit time, up to this commit.
     pub(crate) newest_ms: i64,

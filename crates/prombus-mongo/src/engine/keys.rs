@@ -34,7 +34,7 @@ pub(crate) fn parse_key(bytes: &[u8]) -> Option<(TopicId, u64)> {
     Some((TopicId::from_number(u32::from_be_bytes(*topic)), u64::from_be_bytes(seq)))
 }
 
-/// A filter for the events of a topic with these seqs, without the ids of cleaned events.
+/// A filter for the events of a topic with these seqs, without the documents that only keep the ids of removed events.
 pub(crate) fn kept_in(topic: TopicId, seqs: ReadableSeqs) -> Document {
     doc! {
         "_id": { "$gte": bson_key(topic, seqs.first_seq), "$lte": bson_key(topic, seqs.last_seq) },

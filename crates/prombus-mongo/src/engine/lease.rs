@@ -1,4 +1,5 @@
-//! The leader lease: one document that gateways change with compare-and-set. Its secret is stored nowhere else.
+//! The leader lease: one document that gateways change with compare-and-set. The leader's secret, which it contains, is stored nowhere
+//! else.
 
 use crate::engine::collections::Collections;
 use crate::errors::{DUPLICATE_KEY, is_code, reason};

@@ -16,13 +16,13 @@ pub struct MongoOptions {
     pub readable: bool,
     /// `majority`, a number of members, or the name of a custom write concern.
     pub write_concern: String,
-    /// How long an id that a publisher chose is known after cleaning removed its event, in milliseconds.
+    /// How long an id that a publisher chose is remembered after cleaning removed its event, in milliseconds.
     pub dedupe_ms: u64,
     /// The maximum size of the tail cache: the newest events of all topics, kept in memory and read without a request.
     pub tail_bytes: usize,
     /// The maximum size of an event's payload; at most 15 MiB.
     pub max_payload_bytes: usize,
-    /// A snapshot of topics and groups is written after this many commits, so that a takeover reads at most this many commits.
+    /// A snapshot of topics and groups is written after this many commits, so that a takeover has few commits to read.
     pub snapshot_commits: u64,
 }
 

@@ -102,7 +102,8 @@ impl MongoDatabase {
         if has_id_mark(id, self.id_mark) { self.find_own_id(topic, id, seqs).await } else { Ok(None) }
     }
 
-    /// `max_ts` includes events that were cleaned, so the search by it may end at an event with an earlier `ts`.
+    /// Finds the first event at or after the time `ts`. The field `max_ts` also covers events that cleaning has removed, so the binary
+    /// search may end at an event with an earlier time; the second query skips such events.
     pub(crate) async fn find_time(
         &self,
         topic: TopicId,
@@ -147,12 +148,13 @@ impl MongoDatabase {
         let Some(over) = all.map(|all| all - bytes as i64).filter(|over| *over > 0) else {
             return Ok(seqs.first_seq.max(1));
         };
-        // The event that reaches `over` is removed too; the newest event stays, whatever its size.
+        // The events after the first one whose `topic_bytes` is at least `over` have at most `bytes` together. The newest event stays,
+        // whatever its size.
         let last_gone = self.first_with(topic, seqs, Rising::TopicBytes, over).await?;
         Ok(last_gone.map_or(seqs.first_seq.max(1), |seq| (seq + 1).min(seqs.last_seq)))
     }
 
-    /// The number and size of the events of a topic with these seqs.
+    /// The number and size of the events that a filter matches.
     pub(crate) async fn count_usage(&self, filter: Document) -> MongoResult<TopicUsage> {
         let stages = [
             doc! { "$match": filter },

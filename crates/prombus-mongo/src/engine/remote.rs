@@ -1,4 +1,5 @@
-//! Implements the interface that the network engine uses. Reads are repeated until they succeed.
+//! Implements [`RemoteDatabase`], the interface through which the network engine uses a database. Reads are repeated while the server is
+//! unreachable.
 
 use crate::engine::database::MongoDatabase;
 use crate::engine::document::prepared_fields;
@@ -111,7 +112,7 @@ impl RemoteDatabase for MongoDatabase {
 
     async fn closed(&self) {
         self.end_background().await;
-        // The last cursors are visible at once.
+        // Writes the last cursors, so that people and tools see them without waiting for the next leader.
         let _ = tokio::time::timeout(Duration::from_millis(500), self.derived.write(&self.collections)).await;
     }
 }

@@ -1,4 +1,5 @@
-//! Cleaning: deletes ranges of events in slices. If a publisher chose the id of an event, the id is kept for `dedupe_ms`.
+//! Cleaning: deletes events in slices, after retention, compaction or the deletion of a topic has made them removable. An id that a
+//! publisher chose is kept for `dedupe_ms`, unless the topic was deleted.
 //!
 //! Cleaning needs no fence: an event that may be removed stays removable, whichever process leads.
 
@@ -77,7 +78,7 @@ impl MongoDatabase {
         Ok(removed)
     }
 
-    /// Removes the events of deleted topics, with their ids.
+    /// Removes the events of deleted topics, and all ids that were kept for these topics.
     async fn remove_deleted_topics(&self) -> MongoResult<Removed> {
         let deleted = self.writer.lock().await.catalog.deleted.clone();
         let mut removed = Removed::default();

@@ -18,7 +18,7 @@ use tokio::runtime::Runtime;
 
 /// The version of the document format. A store with a newer version is refused.
 const FORMAT: i32 = 1;
-/// The number of possible marks of the ids that the engines of a store generate.
+/// The number of possible values of `id_mark`.
 const ID_MARKS: u64 = 1 << 22;
 /// MongoDB's own databases.
 const RESERVED_DATABASES: [&str; 3] = ["admin", "config", "local"];
@@ -84,7 +84,7 @@ impl MongoStore {
         Ok(Self { client: client_options, options, database, lease: MongoLease::new(collections), id_mark })
     }
 
-    /// Opens the engine, on its own runtime.
+    /// Takes over the store. Runs on the runtime of the engine that will use the store.
     async fn open_engine(
         client: ClientOptions,
         database: String,

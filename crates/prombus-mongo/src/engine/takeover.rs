@@ -1,4 +1,5 @@
-//! A takeover: a new leader writes its own fence, waits for the end of the previous leader's last bulk, and only then reads the state.
+//! A takeover: a new leader writes its own fence (`fence.rs`), waits for the end of the previous leader's last bulk, and only then reads
+//! the state.
 //!
 //! The order matters: after the fence, no other process can begin a commit, and after the wait, no commit of another process is running.
 
@@ -114,7 +115,8 @@ impl MongoDatabase {
         Err(last_error.as_ref().map_or_else(busy, failed))
     }
 
-    /// Tries to write the fence. `None` if another process took the number; try again.
+    /// Tries to write the fence. Returns `None` if another process took the number, or a failover removed the fence; the caller then tries
+    /// again.
     async fn try_own_fence(&self) -> Result<Option<u64>, OwnFenceError> {
         let last = self.newest_fences(1).await?.into_iter().next();
         if let Some(last) = &last {
@@ -122,7 +124,7 @@ impl MongoDatabase {
                 return Err(OwnFenceError::Led { term: last.term });
             }
             if last.writer == self.writer_token {
-                // An earlier attempt whose response was lost. It is written again, so that a majority has it.
+                // An earlier attempt wrote this fence, but its response was lost. The fence is updated, so that a majority has it.
                 let is_there = self.confirm_fence(last.number).await?;
                 return Ok(is_there.then_some(last.number));
             }
@@ -239,7 +241,7 @@ struct CommitRecords {
 enum StateError {
     Driver(mongodb::error::Error),
     Damaged(String),
-    /// A commit after the snapshot with this number is missing.
+    /// A commit is missing after the snapshot of commit `base`.
     Missing {
         base: u64,
         why: String,

@@ -76,7 +76,7 @@ impl UsageTable {
         })
     }
 
-    /// The average size of all events that a topic ever got.
+    /// The average size of all events that a topic ever got; `None` if it never got one.
     pub(crate) fn average_bytes(&self, topic: TopicId) -> Option<u64> {
         let tail = self.topics.lock().get(&topic)?.tail;
         tail.topic_bytes.checked_div(tail.last_seq)

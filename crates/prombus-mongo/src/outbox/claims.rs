@@ -1,4 +1,5 @@
-//! Claims and settles rows, with tokens and by the server's clock.
+//! Claims rows for drainers, and settles them. A claimed row is updated only if it still has the token of its claim. All times are those of
+//! the server's clock.
 
 use super::row::{parse_row, row_name};
 use crate::server_abilities::majority;
@@ -13,7 +14,7 @@ use prombus::outbox::{ClaimedRow, Failed, FailedRow};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// How often a claim is retried if other drainers claim the rows first.
+/// The maximum number of attempts to claim rows, if other drainers claim them first.
 const CLAIM_ATTEMPTS: u32 = 5;
 /// A longer error text is cut to this length.
 const ERROR_CHARS_MAX: usize = 1_000;
@@ -73,7 +74,7 @@ fn claim_fields() -> Bson {
     Bson::from(vec!["worker", "claim", "lease_until"])
 }
 
-/// Rows of a claim that still have its token.
+/// A filter for the rows of a claim that still have its token.
 fn still_held(ids: &[Bson], token: &str) -> Document {
     doc! { "_id": { "$in": ids }, "status": "claimed", "claim": token }
 }
@@ -101,7 +102,7 @@ impl Rows {
         Ok(Vec::new())
     }
 
-    /// Ids of rows that are due: rows to retry and new rows, each in the order of their times.
+    /// Ids of rows that are due: first rows to retry, then new rows, both in the order of `ts`. Skips the first `skip` new rows.
     async fn due(&self, rows: u32, skip: u64) -> MongoResult<Vec<Bson>> {
         let mut ids = Vec::new();
         let failed = doc! { "status": "error", "$expr": has_passed("lease_until") };
@@ -191,8 +192,8 @@ impl Rows {
     }
 }
 
-/// The update of a row that failed: it is given up after this many attempts, otherwise retried after a backoff of 100 ms that doubles up
-/// to 30 s, with ±20 % of jitter.
+/// The update of a row that failed: the row is given up after `max_attempts` attempts, otherwise retried after a backoff of 100 ms that
+/// doubles up to 30 s, with ±20 % of jitter.
 fn failure(error: &str, max_attempts: i64, token: &str) -> Vec<Document> {
     // The token is random, so it serves as the source of the jitter.
     let jitter = 0.8 + f64::from(token.bytes().map(u32::from).sum::<u32>() % 41) / 100.0;

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// The longest id that is allowed as an idempotency key.
 const ID_BYTES_MAX: usize = 255;
 
-/// The name of a row, for messages.
+/// The name of a row, by which a drainer refers to it.
 pub(super) fn row_name(id: &Bson) -> String {
     name_of(id)
 }

@@ -1,4 +1,4 @@
-//! Waits for rows: with a change stream if the server has them, otherwise by polling, which slows down while no rows arrive.
+//! Waits for rows: with a change stream if the server supports it, otherwise by polling, less often while no rows arrive.
 
 use crate::errors::reason;
 use crate::server_abilities::has_change_streams;
@@ -85,7 +85,7 @@ impl Wake {
         Ok(watch.max_await_time(WAIT_MAX).await?.with_type::<Document>())
     }
 
-    /// The time until a lease ends or a failed row must be retried.
+    /// The time until the next lease ends or the next failed row must be retried; `None` if it is not known.
     async fn next_due(&self) -> Option<Duration> {
         let mut soonest: Option<Duration> = None;
         for status in ["error", "claimed"] {

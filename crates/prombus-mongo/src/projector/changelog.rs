@@ -41,11 +41,13 @@ impl ChangelogOptions {
     }
 }
 
-/// Keeps the state of a topic in a collection: the document of a key is the newest event of that key, and the payload `null` deletes it.
+/// Keeps the state of a topic in a collection: the document of a key is the newest event of that key, and an event with the payload `null`
+/// deletes the document.
 ///
 /// The fields of the payload become the fields of the document; a payload that is not an object becomes the field `value`. `_id` and
 /// `_key` are the event's key, `_v` its seq and `_ts` its time; fields of the payload with these names are left out. A document with a
-/// newer `_v` is not changed. An event without a key, or one that a unique index refuses, becomes a dead letter with the reason.
+/// newer `_v` is not changed. An event that cannot be stored becomes a dead letter with the reason, for example because it has no key or a
+/// unique index refuses its document.
 #[derive(Debug)]
 pub struct ChangelogProjector {
     projector: MongoProjector<Changelog>,
@@ -130,7 +132,7 @@ impl Changelog {
         Ok(())
     }
 
-    /// The versions of the existing documents.
+    /// The versions (`_v`) of the existing documents with these keys.
     async fn versions(
         &self,
         keys: impl Iterator<Item = &str>,

@@ -90,8 +90,8 @@ impl Positions {
         })
     }
 
-    /// Writes the new owner. The server gives up after [`TAKE_OVER_TIME`] if another transaction is open: otherwise the takeover of a
-    /// process that has died since then could still succeed later.
+    /// Writes the new owner. If a transaction of another projector is open, the server gives up after [`TAKE_OVER_TIME`]. Without this
+    /// limit, the write could still succeed after the process that sent it has died.
     async fn take(&self, update: Document) -> MongoResult<Option<Document>> {
         for _ in 1..TAKE_OVERS_MAX {
             let filter = doc! { "_id": &self.name };

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 impl<P: MongoProjection> MongoProjector<P> {
-    /// Folds events until a future resolves or the bus is closed, and leaves the group. The current batch is finished, or given up if the
-    /// database is unreachable.
+    /// Folds events until `shutdown` resolves or the bus is closed. After `shutdown`, the current batch is finished, or given up if the
+    /// database is unreachable, and the projector leaves the group.
     ///
     /// # Errors
     /// See [`MongoProjectorError`].
@@ -48,7 +48,7 @@ impl<P: MongoProjection> MongoProjector<P> {
         Ok(())
     }
 
-    /// Runs in a task, until [`MongoProjectorHandle::stop`] or the bus is closed.
+    /// Runs the projector in a task until [`MongoProjectorHandle::stop`] is called, the bus is closed, or an error occurs.
     ///
     /// # Panics
     /// Panics outside a tokio runtime.
@@ -74,7 +74,8 @@ impl<P: MongoProjection> MongoProjector<P> {
     }
 }
 
-/// A projector that runs in a task. Dropping the handle does not stop it: it runs until the bus is closed.
+/// A projector that runs in a task. Dropping the handle does not stop the projector: it then runs until the bus is closed or an error
+/// occurs.
 #[derive(Debug)]
 pub struct MongoProjectorHandle {
     stop: oneshot::Sender<()>,
@@ -100,10 +101,10 @@ impl MongoProjectorHandle {
         self.task.is_finished()
     }
 
-    /// Takes no more events, finishes the current batch, and stops.
+    /// Takes no more events, finishes the current batch (or gives it up if the database is unreachable), and stops.
     ///
     /// # Errors
-    /// The error that had ended it before, if any.
+    /// The error that ended the projector before this call or during the current batch, if any.
     pub async fn stop(self) -> Result<(), MongoProjectorError> {
         let _ = self.stop.send(());
         match self.task.await {

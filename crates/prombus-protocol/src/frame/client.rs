@@ -135,13 +135,13 @@ pub enum ClientFrame<'a> {
         /// The group.
         group: Cow<'a, str>,
     },
-    /// Moves a group.
+    /// Moves a group to another position.
     Seek {
         /// The group's topic or pattern.
         topic: Cow<'a, str>,
         /// The group.
         group: Cow<'a, str>,
-        /// The place to move to.
+        /// The position to move to.
         to: Start,
     },
 }

@@ -348,7 +348,7 @@ mod tests {
         }
     }
 
-    /// After the reader learned a frame, each byte of each frame is changed, dropped or doubled.
+    /// After it learned a frame, the reader gets variants of that frame: with one byte changed, inserted or removed, and cut at each byte.
     #[test]
     fn the_reader_detects_every_changed_byte() {
         for frame in frames().iter().filter(|frame| frame.len() < 500) {

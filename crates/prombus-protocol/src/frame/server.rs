@@ -16,7 +16,7 @@ use uuid::Uuid;
 pub enum ServerFrame<T = Box<RawValue>> {
     /// A client frame succeeded.
     Ok(OkFrame),
-    /// A client frame failed.
+    /// A client frame failed, or the server ended a subscription or is about to close the connection.
     Err(ErrFrame),
     /// An event is delivered.
     Event(EventFrame<T>),
@@ -54,7 +54,7 @@ pub struct OkFrame {
     pub ignored: Vec<String>,
 }
 
-/// The response ERR.
+/// An ERR: usually the response to a client frame.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ErrFrame {
     /// The kind of error. A code that this version does not know is read as `internal`.
@@ -94,7 +94,8 @@ pub struct EventContext {
     /// The number of attempts after which the event becomes a dead letter; 0 if the server does not say.
     #[serde(default)]
     pub max_attempts: u32,
-    /// Why the event is redelivered; `None` on the first delivery, and for a reason that this version does not know.
+    /// Why the event is redelivered; `None` if this version does not know the reason. On attempt 1 it is `None`, or `ServerRestarted` if
+    /// the event may have been delivered before a restart.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "known_reason")]
     pub reason: Option<RedeliveryReason>,
     /// The reason of the last nack, if known; cut to 256 bytes.
@@ -109,7 +110,7 @@ impl From<EventContext> for DeliveryContext {
     }
 }
 
-/// A newer server may have more reasons.
+/// Reads a reason. An unknown reason becomes `None`, because a newer server may have more reasons.
 fn known_reason<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<RedeliveryReason>, D::Error> {
     let reason = Option::<String>::deserialize(deserializer)?;
     Ok(reason.and_then(|reason| {

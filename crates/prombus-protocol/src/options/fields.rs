@@ -54,8 +54,8 @@ pub(crate) const EVENT_AND_FRAME_FIELDS: &[&str] = &[
 /// Names of fields that were ignored.
 pub(crate) type Ignored = IgnoredNames<100, SHOWN_CHARS_MAX>;
 
-/// The values of the known fields, in the order of `known`; `null` counts as absent. If a name occurs twice in one spelling, the last
-/// value counts.
+/// The values of the known fields, in the order of `known`; `null` counts as absent. If a name occurs twice in one spelling, the last value
+/// counts. Two spellings of a name with different values are an error, and so is a mistyped name.
 pub(crate) fn sorted<'a, const N: usize>(
     fields: Vec<(Cow<'a, str>, Untyped<'a>)>,
     known: &[&str; N],

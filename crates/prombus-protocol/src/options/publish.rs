@@ -33,7 +33,7 @@ pub struct PublishOptions {
     /// Ids of the events that caused this one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub caused_by: Vec<Uuid>,
-    /// The session or boot of the publisher.
+    /// The id of the publisher's session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sid: Option<Uuid>,
 }

@@ -47,7 +47,8 @@ impl Start {
         }
     }
 
-    /// The start that `from` and the fields `ts` and `afterId` describe. A `ts` or `afterId` that `from` does not use is ignored.
+    /// The start that `from` and the fields `ts` and `afterId` describe. Without `from`, it is [`Start::Latest`]. A `ts` or `afterId` that
+    /// `from` does not use is ignored.
     pub(crate) fn from_parts(
         from: Option<Untyped<'_>>,
         ts: Option<Untyped<'_>>,

@@ -26,7 +26,7 @@ impl<'a> Untyped<'a> {
         serde_json::from_str(json)
     }
 
-    /// `None` for `null`.
+    /// Converts `null` to `None`.
     pub(crate) fn into_option(self) -> Option<Self> {
         match self {
             Untyped::Null => None,

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The expected list of extensions if no lease is due for one.
+/// The expected list if no lease must be extended.
 const NONE: [u64; 0] = [];
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -157,7 +157,7 @@ fn no_more_results_are_kept_than_allowed() {
     }
     it.table.connected(it.now);
     assert_eq!(it.table.kept.len(), MAX_KEPT_RESULTS);
-    assert!(matches!(it.arrived(0), Arrival::New(_)), "the oldest was dropped");
+    assert!(matches!(it.arrived(0), Arrival::New(_)), "the oldest result was dropped");
     assert!(matches!(it.arrived(most), Arrival::Resend { .. }));
 }
 
@@ -191,10 +191,10 @@ fn leases_are_extended_halfway_and_lost_when_that_fails() {
     it.extended(lease.serial());
     assert_eq!(lease.deadline(), it.now + LEASE);
     assert_eq!(it.pass(LEASE / 2), [lease.serial()]);
-    assert_eq!(it.pass(LEASE / 2), NONE, "no answer");
+    assert_eq!(it.pass(LEASE / 2), NONE, "the extension got no response");
     assert!(lease.is_lost());
-    assert!(matches!(it.arrived(1), Arrival::Adopted), "it is still being handled");
-    assert!(!lease.is_lost(), "it has a lease again");
+    assert!(matches!(it.arrived(1), Arrival::Adopted), "the event is still being handled");
+    assert!(!lease.is_lost(), "the delivery has a lease again");
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn while_disconnected_nothing_is_extended_and_leases_expire() {
 fn the_limit_of_extensions_counts_from_the_start_of_handling_and_again_from_an_adoption() {
     let mut it = Fixture::new(true);
     let lease = it.queue(1);
-    assert_eq!(it.pass_extended(20 * LEASE), 40, "unlimited while it waits");
+    assert_eq!(it.pass_extended(20 * LEASE), 40, "unlimited while the delivery waits");
     assert!(lease.take(it.now));
     it.pass_extended(4 * LEASE);
     it.reconnect();
@@ -306,7 +306,7 @@ fn after_a_drain_only_deliveries_of_the_consumer_are_extended() {
     it.table.drain();
     assert!(!queued.take(it.now));
     assert_eq!(it.table.take_discarded(), 1);
-    assert!(matches!(it.arrived(3), Arrival::Ignored), "it was sent before the drain");
+    assert!(matches!(it.arrived(3), Arrival::Ignored), "the event was sent before the drain");
     assert_eq!(it.pass(LEASE / 2), [taken.serial()]);
     it.settle(&taken, Settlement::Ack);
     it.table.answered(taken.serial());
