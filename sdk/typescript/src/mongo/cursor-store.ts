@@ -32,7 +32,7 @@ export class MongoCursorStore implements CursorStore {
     return `${topic}::${group}`;
   }
 
-  /** `null` if the group does not exist or has not settled an event yet. */
+  /** Returns the cursor of a group; `null` if the group does not exist or has not settled an event yet. */
   async get(topic: string, group: string): Promise<CursorPosition | null> {
     const found = await this.#collection.findOne({ _id: this.key(topic, group) }, PLAIN_NUMBERS);
     return found && { topic: found.topic, lastId: found.lastId, lastTs: found.lastTs };

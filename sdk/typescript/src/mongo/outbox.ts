@@ -22,7 +22,7 @@ export interface MongoOutboxOptions {
   worker?: string;
   /** How long a claimed row is leased to this drainer; default 30,000. */
   leaseMs?: Millis;
-  /** Failed attempts before a row is dead; default 10. */
+  /** After this many failed attempts a row is dead: it is not tried again. Default 10. */
   maxAttempts?: number;
   /** How long sent rows are kept; default one day. 0 deletes a row when it is sent. */
   keepSentMs?: Millis;
@@ -30,7 +30,7 @@ export interface MongoOutboxOptions {
 
 /** Options of `MongoOutbox.add`. */
 export interface MongoOutboxAddOptions {
-  /** The row is part of this session's transaction: it exists once that transaction commits. */
+  /** The row is part of this session's transaction: it exists when that transaction has committed. */
   session?: ClientSession;
 }
 
@@ -44,7 +44,7 @@ interface Claim {
 
 const STATUSES = ["pending", "claimed", "sent", "error", "dead"];
 const MAX_ERROR_CHARS = 1_000;
-/** How often a batch claim is retried when other drainers claim the rows first. */
+/** How many times a batch claim is tried. It claims nothing if other drainers claim all its rows first. */
 const CLAIM_ATTEMPTS = 5;
 /** A claim that is not settled after this many lease durations is forgotten. */
 const CLAIM_LEASES_MAX = 10;
@@ -117,8 +117,9 @@ export class MongoOutbox<T = unknown> implements OutboxStore<T> {
   }
 
   /**
-   * Adds a row, within the caller's transaction if `session` has one: the row exists once that transaction commits. The payload is stored
-   * as a publish would send it: dates, `undefined` and `toJSON` behave as in `JSON.stringify`. Rejects if a row with this id exists.
+   * Adds a row, within the caller's transaction if `session` has one: the row exists when that transaction has committed. The payload
+   * is stored as a publish would send it: dates, `undefined` and `toJSON` behave as in `JSON.stringify`. Rejects if a row with this id
+   * exists.
    */
   async add(rec: OutboxRecord<T>, options: MongoOutboxAddOptions = {}): Promise<void> {
     const { id, topic, headers, key, ts = Date.now() } = rec;
@@ -159,7 +160,7 @@ export class MongoOutbox<T = unknown> implements OutboxStore<T> {
     return [...failed, ...pending].slice(0, n).map(({ _id }) => _id);
   }
 
-  /** Claims those of the rows that no other drainer has claimed in the meantime. */
+  /** Claims the rows with these ids, except those that another drainer has claimed in the meantime. */
   async #claim(ids: RowId[], token: string): Promise<OutboxRow[]> {
     const claimed = {
       status: "claimed", worker: { $literal: this.worker }, claim: token, lease_until: { $add: ["$$NOW", this.#leaseMs] },
@@ -195,7 +196,7 @@ export class MongoOutbox<T = unknown> implements OutboxStore<T> {
       records.push(record);
     }
     const failed = (await Promise.allSettled(others)).find((result) => result.status === "rejected");
-    // With records to return, the failure is ignored: the other rows are due again when their leases expire.
+    // If there are records to return, the failure is ignored: the other rows are due again when their leases expire.
     if (failed !== undefined && records.length === 0) throw failed.reason;
     return records;
   }
@@ -296,7 +297,7 @@ export class MongoOutbox<T = unknown> implements OutboxStore<T> {
     await this.#watch.close();
   }
 
-  /** Applies an update to those of the rows whose claims are still valid. */
+  /** Applies an update to the rows with these record ids whose claims are still valid, and forgets the claims. */
   async #settle(ids: UUID[], update: (filter: Filter<OutboxRow>) => Promise<unknown>): Promise<void> {
     const byToken = new Map<string, RowId[]>();
     for (const id of ids) {

@@ -6,11 +6,11 @@ import type { EventBus, EventStore } from "./types.js";
 export interface CompactorOptions {
   topic: string;
   snapshotTopic: string;
-  /** Returns the key for events that have none. If given, the whole topic is scanned. */
+  /** Returns the key of an event that has none. If this function is given, the whole topic is scanned. */
   keySource?: (e: EventRecord) => string | undefined;
   /** Default 30,000. */
   intervalMs?: Millis;
-  /** Only these keys; default all. */
+  /** The keys to publish snapshots of; default all. */
   batchKeys?: string[];
   /** Default: `console.warn`. */
   onError?: (error: unknown) => void;
