@@ -60,7 +60,7 @@ impl ConfigError {
 /// Loads the settings of `serve`. `file` is the config file that `--config` names.
 ///
 /// # Errors
-/// [`ConfigError`], with every problem that could be found at once.
+/// [`ConfigError`], with all problems that were found.
 pub fn load(
     file: Option<&str>,
     flags: &SettingFlags,

@@ -48,8 +48,8 @@ const CLOSE_TIMEOUT_MS = 30_000;
 const READY_TIMEOUT_MS = 30_000;
 
 /**
- * Connects to a server. Returns at once and connects in the background: calls wait for the connection. `ready()` rejects if there
- * is no connection in time.
+ * Connects to a server. Returns at once and connects in the background: calls wait for the connection. `ready()` rejects if the
+ * connection does not come up in time or the server refuses the token.
  *
  * ```ts
  * const bus = connect("ws://127.0.0.1:8090");

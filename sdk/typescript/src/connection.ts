@@ -40,7 +40,7 @@ export interface ConnectionOptions {
   /** The wait between attempts to connect doubles from `minMs` (100) to `maxMs` (5,000), with jitter. */
   backoff?: { minMs?: Millis; maxMs?: Millis } | undefined;
   /**
-   * Checks the connection after this time without a frame, and drops it if no answer arrives in the same time again; default 10,000.
+   * Checks the connection after this time without a frame, and drops it if no answer arrives within the same time; default 10,000.
    */
   heartbeatMs?: Millis | undefined;
   /** A WebSocket class to use instead of the runtime's own. */

@@ -9,8 +9,8 @@ import { type Schemas, validate } from "./topics.js";
 import type { Delivery, Settlement, StoredEvent, SubscribeOptions } from "./types.js";
 
 /**
- * The deliveries of a group as an async iterator. It joins the group at the first `next()`. Leaving the loop leaves the group, and
- * unsettled events go to other members. Reconnects do not end the iterator.
+ * The deliveries of a group as an async iterator. The consumer joins the group at the first `next()`. Leaving the loop leaves the
+ * group, and unsettled events go to other members. Reconnects do not end the iterator.
  */
 export class Consumer<T = unknown> implements AsyncIterableIterator<Delivery<T>> {
   /** @internal */

@@ -31,9 +31,9 @@ export interface SubscribableBus<Context, Options, Result> {
 
 /**
  * Subscribes a handler and skips events that are marked in `store`. A mark consists of the event's topic, the group and the event's
- * id, and is kept for `ttlMs` (default seven days). If `topic` is not the event's own topic (it is a pattern), the group is written as
- * `<topic>/<group>`, so that groups with the same name on different subscriptions do not share marks. Returns the result of
- * `bus.subscribe`.
+ * id, and is kept for `ttlMs` (default seven days). If `topic` is not the event's own topic (because it is a pattern, or the group
+ * reads further topics), the group is written as `<topic>/<group>`, so that groups with the same name on different subscriptions do
+ * not share marks. Returns the result of `bus.subscribe`.
  */
 export function subscribeExactlyOnce<Context, Options, Result, T = unknown>(
   bus: SubscribableBus<Context, Options, Result>,

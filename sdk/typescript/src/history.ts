@@ -52,7 +52,7 @@ export interface TicketOptions extends StartOptions, HistoryFilter {
   signal?: AbortSignal | undefined;
 }
 
-/** Options of `tail`. It starts at `"latest"` by default. */
+/** Options of `tail`. A tail starts at `"latest"` by default. */
 export interface TailOptions extends StartOptions, HistoryFilter {
   /** Called each time the stream is connected. */
   onOpen?: (() => void) | undefined;
@@ -112,7 +112,7 @@ export async function* exportEvents<T = unknown>(
     for (let piece; (piece = await exchange.read());) {
       for (const line of lines.push(piece)) yield parseJson<StoredEvent<T>>(line, "/export");
     }
-    // Not every runtime reports a response that was cut off. An incomplete last line shows it.
+    // Not every runtime reports a response that was cut off. An incomplete last line shows that the response was cut off.
     if (lines.rest !== "") throw new ConnectionError("/export: the response broke off");
   } finally {
     exchange.close();

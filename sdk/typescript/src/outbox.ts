@@ -41,7 +41,7 @@ export interface OutboxStore<T = unknown> {
   purgeSent?(): Promise<number>;
   /**
    * Resolves when a row may be due, and at once when `signal` aborts. The drainer calls this instead of waiting for `intervalMs`, so
-   * it may resolve earlier or later than that.
+   * the promise may resolve before or after that time.
    */
   waitForRows?(intervalMs: Millis, signal: AbortSignal): Promise<void>;
 }
@@ -84,7 +84,7 @@ const PERMANENT: ReadonlySet<unknown> = new Set(["bad_json", "bad_request", "bad
 /** Error codes that do not concern the row: no attempt is counted. Retryable errors are handled in the same way. */
 const UNAVAILABLE: ReadonlySet<unknown> = new Set(["aborted", "bad_token", "closed", "no_websocket", "unauthorized"]);
 const UUID_TEXT = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
-/** Must be shorter than the lease of a row, so that no other drainer claims it during the publish. */
+/** Must be shorter than the lease of a row, so that no other drainer claims the row during the publish. */
 const PUBLISH_TIMEOUT_MS = 15_000;
 const PURGE_INTERVAL_MS = 60_000;
 /** How often a waiting drainer checks whether the bus is closed. */

@@ -27,8 +27,8 @@ export const PENDING_HEADER = "projector-pending";
 /** The user's functions that turn events into states. */
 export interface Projection<S, T = unknown> {
   /**
-   * Folds an event into the states. Every state that it sets is published; for every key that it removes, `null` is published. If it
-   * throws, the event changes nothing and goes to `dlq.<topic>`.
+   * Folds an event into the states. Every state that `fold` sets is published; for every key that it removes, `null` is published. If
+   * `fold` throws, the event changes nothing and goes to `dlq.<topic>`.
    */
   fold(event: StoredEvent<T>, states: States<S>): void;
   /** Changes states because time has passed. Called only after all events that existed at the start are folded. */
@@ -280,7 +280,7 @@ export class Projector<S, T = unknown> {
         this.counts.folded += 1;
         done.push(delivery);
       } else {
-        // The dead letter must be durable before the position passes this input: a crash must not lose it.
+        // The dead letter must be durable before the position passes this input: a crash must not lose the input.
         if (!(await this.#makeDeadLetter(delivery, error))) {
           isComplete = false;
           break;

@@ -199,7 +199,7 @@ export class Publisher {
     if (this.#queued.size > 0) this.flush();
   }
 
-  /** Queues a publish again that the server refused temporarily, and pauses all publishes. */
+  /** Handles a temporary refusal: queues the publish again, and pauses all publishes. */
   #retry(publish: Publish, error: PrombusError): void {
     if (!this.#sent.delete(publish)) return;
     this.#sentBytes -= publish.frame.length;

@@ -49,7 +49,7 @@ CREATE INDEX IF NOT EXISTS outbox_sent ON outbox (status, sent_ms);
 CREATE INDEX IF NOT EXISTS outbox_ts ON outbox (ts);
 `;
 
-/** The table of marks. Marks with a seq belong to the Rust library's `SqliteExactlyOnce`; only that purges them. */
+/** The table of marks. Marks with a seq belong to the Rust library's `SqliteExactlyOnce`, which purges them itself. */
 const DEDUPE_SQL = `CREATE TABLE IF NOT EXISTS prombus_dedupe (
   topic TEXT NOT NULL,
   consumer TEXT NOT NULL,

@@ -30,8 +30,8 @@ interface StatePage<T> {
 type Pending<T> = Map<string, StateChange<T>>;
 
 /**
- * The newest event of each key that is not deleted. The view follows the topic until it is closed; an event with the payload null
- * deletes its key. Iterating returns the changes from that point on.
+ * The newest event of each key that is not deleted. The view follows the topic until the view is closed; an event with the payload
+ * null deletes its key. Iterating returns the changes from that point on.
  */
 export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
   readonly #http: Http;

@@ -33,7 +33,7 @@ export type StoredEvent<T = unknown> = EventRecord<T> & { seq: number };
 export interface DeadLetter<T = unknown> {
   /** Topic of the event that failed. */
   topic: string;
-  /** The group that gave it up. */
+  /** The group that gave the event up. */
   group: string;
   original: StoredEvent<T>;
   /** Why the group gave up: the reason of the last nack, or another cause. */

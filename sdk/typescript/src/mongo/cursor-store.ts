@@ -13,8 +13,8 @@ interface CursorDocument {
 }
 
 /**
- * Reads the collection `cursors`, which `prombus serve --store mongodb://…` writes for people and tools. It lags behind the server by
- * at most about a second; `client.cursor()` asks the server itself.
+ * Reads the collection `cursors`, which `prombus serve --store mongodb://…` writes for people and tools. The collection lags behind
+ * the server by at most about a second; `client.cursor()` asks the server itself.
  *
  * A group that reads several topics has one cursor per topic. If two groups with the same name read a topic through different
  * subscriptions, their cursors share one document, which contains one of the two.

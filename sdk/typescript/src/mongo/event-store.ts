@@ -20,7 +20,7 @@ const EVENTS_AT_ONCE = 200;
 const FIND = { projection: { payload: 0 }, ...PLAIN_NUMBERS } as const;
 
 /**
- * Reads the collections that `prombus serve --store mongodb://…` writes. It never writes to them: publish through the server.
+ * Reads the collections that `prombus serve --store mongodb://…` writes. The store never writes to them: publish through the server.
  *
  * The store returns only events of complete commits that a majority of the replica set has. So it never returns events that a failover
  * could roll back, and it does not return a part of a commit, except in one rare case that `readable.ts` describes. An event may be

@@ -72,10 +72,11 @@ const UNCLAIM = { $unset: ["worker", "claim", "lease_until"] };
  * Transactions need a replica set. Use one object per drainer: the object keeps the drainer's claims, and a late `markSent` changes a
  * row only if its claim is still valid.
  *
- * A service in any language may insert rows with `topic` and `payload`, `status: "pending"`, and `id` or an `_id` that is a string or an
- * ObjectId. BSON types that JSON does not have are converted: a 64-bit integer to a number, or beyond 2^53 to a string of its digits; a
- * date to ISO 8601, an ObjectId to hex, a Decimal128 to its digits, binary data to base64. If a row has `payload_json`, a JSON text, it
- * is used instead of `payload`; its numbers are parsed as JavaScript numbers. A row from which no event can be made becomes `dead`.
+ * A service in any language may insert rows with `topic` and `payload`, `status: "pending"`, and `id` or an `_id` that is a string or
+ * an ObjectId. BSON types that JSON does not have are converted: a 64-bit integer to a number, or beyond 2^53 to a string of its
+ * digits; a date to ISO 8601, an ObjectId to hex, a Decimal128 to its digits, binary data to base64. If a row has `payload_json`, a
+ * JSON text, that text is used instead of `payload`; its numbers are parsed as JavaScript numbers. A row from which no event can be
+ * made becomes `dead`.
  */
 export class MongoOutbox<T = unknown> implements OutboxStore<T> {
   readonly worker: string;
@@ -260,7 +261,8 @@ export class MongoOutbox<T = unknown> implements OutboxStore<T> {
 
   /**
    * Waits until the change stream reports a row, the earliest lease or backoff ends, or 5 s have passed. On a standalone server, and
-   * while a change stream cannot be opened, it waits for `intervalMs`, doubling to at most 16 times that while there are no rows.
+   * while a change stream cannot be opened, the drainer waits for `intervalMs`, doubling to at most 16 times that while there are no
+   * rows.
    */
   async waitForRows(intervalMs: Millis, signal: AbortSignal): Promise<void> {
     // Open the stream before the query: it then reports every row that is inserted after the query.

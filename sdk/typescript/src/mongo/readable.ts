@@ -8,8 +8,8 @@
  * the previous fence as void. Snapshots of the state of topics and groups replace older records, and a snapshot contains only complete
  * commits.
  *
- * One case remains: if a bulk takes longer than its fence allows, a new leader can void it just as it completes. A reader at that
- * moment can see events of the voided commit.
+ * One case remains: if a bulk takes longer than its fence allows, a new leader can void the commit just as the bulk completes. A
+ * reader at that moment can see events of the voided commit.
  */
 import type { Collection, Db } from "mongodb";
 import type { EventDocument } from "./event-document.js";
@@ -69,7 +69,9 @@ export class ReadableEvents {
     }
   }
 
-  /** The number of the newest complete commit; 0 if there is none. */
+  /**
+   * The number of the newest complete commit; 0 if there is none. Ignores the fence of a new leader's takeover, which has no records.
+   */
   async #newestCommit(): Promise<number> {
     const fences = await this.#fences({ records: { $gt: 0 }, void: { $ne: true } });
     const [newest, before] = fences;

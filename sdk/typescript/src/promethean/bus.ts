@@ -140,7 +140,8 @@ export class PrombusEventBus implements EventBus {
   /** Moves a group to after `lastId`, or else to the first event at or after `lastTs`, or else to the first event. All leases become void. */
   async setCursor(topic: string, group: string, cursor: CursorPosition): Promise<void> {
     const own = [...this.#receivers].filter((receiver) => receiver.topic === topic && receiver.group === group);
-    // The client would treat the redelivery of a held event as a renewal of its lease, and not call the handler.
+    // All own members leave and join again: a client that did not send the SEEK would treat the redelivery of a held event as a
+    // renewal of its lease, and not call the handler.
     for (const receiver of own) await receiver.stop();
     try {
       await moveGroup(this.client, topic, group, cursor);

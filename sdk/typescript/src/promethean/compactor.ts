@@ -20,7 +20,8 @@ const PAGE = 1000;
 
 /**
  * Every `intervalMs`, publishes a snapshot `{ key, payload, ts }` of each changed key, and `null` for each deleted key. Each state is
- * published once, even after a restart. Returns a function that stops the compactor.
+ * published only once, even after a restart. For a key that is deleted while the compactor is not running, no `null` is published.
+ * Returns a function that stops the compactor.
  */
 export function startCompactor(store: EventStore, bus: EventBus, opts: CompactorOptions): () => void {
   const { topic, snapshotTopic, keySource, intervalMs = 30_000, batchKeys } = opts;

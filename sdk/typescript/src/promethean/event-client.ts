@@ -1,4 +1,4 @@
-/** The sketch's small WebSocket client. It has the same methods, and restores its connection after failures. */
+/** Implements the sketch's small WebSocket client. Unlike the sketch, it restores its connection after failures. */
 import { Client } from "../client.js";
 import { messageOf, PrombusError } from "../errors.js";
 import type { Delivery, EventRecord, Millis, PublishOptions, SubscribeOptions, UUID } from "../types.js";

@@ -68,7 +68,7 @@ export class Receiver {
     return this.#stopping;
   }
 
-  /** Leaves the group for good. `find`, `ack` and `nack` work until it resolves. */
+  /** Leaves the group for good. `find`, `ack` and `nack` work until the promise resolves. */
   end(): Promise<void> {
     this.#isEnded = true;
     return this.stop();

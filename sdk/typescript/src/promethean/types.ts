@@ -26,7 +26,7 @@ export interface SubscribeOptions {
   batchSize?: number;
   /** Default 1000. */
   maxInFlight?: number;
-  /** How long a lease runs; default 30,000. Without it and without `manualAck`, leases are extended while handlers run. */
+  /** How long a lease runs; default 30,000. If neither this nor `manualAck` is set, leases are extended while handlers run. */
   ackTimeoutMs?: Millis;
   /** Default 5. */
   maxAttempts?: number;

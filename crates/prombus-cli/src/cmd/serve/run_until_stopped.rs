@@ -18,8 +18,8 @@ const SAME_SIGNAL: Duration = Duration::from_millis(250);
 /// so.
 const CLOSE_EXTRA: Duration = Duration::from_secs(2);
 
-/// Serves until a signal arrives, then drains the server and awaits `close`. The argument of `close` is the time that it may
-/// take: the part of `drain_timeout` that is left when all clients have disconnected, plus two seconds.
+/// Serves until a signal arrives, then drains the server and awaits `close`. The argument of `close` is the time that closing
+/// may take: the part of `drain_timeout` that is left when all clients have disconnected, plus two seconds.
 ///
 /// # Errors
 /// When connections were still open at the drain timeout, or `close` failed.
