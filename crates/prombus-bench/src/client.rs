@@ -45,7 +45,7 @@ struct Run<'a, W> {
     received: Received,
     scratch: Vec<u8>,
     began: Instant,
-    /// The time since `began`, read once per round.
+    /// The time since `began`, updated in each round of the loop.
     now_ns: u64,
     /// Messages of this run that were sent.
     sent: u64,
@@ -57,7 +57,7 @@ struct Run<'a, W> {
     last_at_ns: u64,
     /// When the last message was sent.
     last_sent_ns: u64,
-    /// Messages or deliveries that were measured: those after the warm-up.
+    /// The deliveries after the warm-up; in a run without groups, the answers after the warm-up.
     counted: u64,
     /// Set at the end of the warm-up.
     counting: Option<Counting>,
@@ -65,7 +65,7 @@ struct Run<'a, W> {
     publish: Latencies,
     /// Latencies from due to delivered.
     deliver: Latencies,
-    /// Measured messages or deliveries in each second.
+    /// How many of `counted` arrived in each second.
     series: Vec<u64>,
 }
 
@@ -81,7 +81,8 @@ struct Counting {
 /// Runs a plan against a server: connects, publishes and consumes until every message is answered, delivered and acked, and records
 /// all of that in the ledger.
 ///
-/// Each group must receive every message in the ledger, including messages that earlier runs published.
+/// Each group must receive every message in the ledger, including messages that earlier runs published. `server` is the process id
+/// of the server, if it is known.
 ///
 /// # Errors
 /// If the server cannot be reached, refuses something, or closes a connection. Messages that never arrive are not an error: the
@@ -219,16 +220,16 @@ impl<W: Wire> Run<'_, W> {
     }
 
     fn has_timed_out(&self) -> bool {
-        // With a full window and no answers, nothing more will be sent.
+        // Whether the server still owes answers or deliveries. If the window is full, the rest is sent only after an answer.
         let is_owed = self.has_sent_all() || self.answered < self.sent;
         let last_ns = self.last_at_ns.max(self.last_sent_ns);
         is_owed && self.now_ns.saturating_sub(last_ns) > nanoseconds(self.plan.patience)
     }
 
-    /// Sleeps until a socket is ready or a message is due.
+    /// Sleeps until a socket is ready or a message is due, at most for [`PROGRESS_INTERVAL`].
     fn wait(&mut self, events: &mut Vec<(usize, bool)>) -> anyhow::Result<()> {
         let mut timeout = PROGRESS_INTERVAL;
-        // With a full window, an answer ends the wait; overdue messages must not end it early.
+        // If the window is full, only an answer lets the next message be sent, so a message that is due must not end the wait.
         if let Pace::Rate(rate) = self.plan.pace
             && !self.has_sent_all()
             && self.may_send(self.plan.groups + (self.sent % self.plan.publishers as u64) as usize)
@@ -238,7 +239,7 @@ impl<W: Wire> Run<'_, W> {
         }
         events.clear();
         let timeout = Timespec::try_from(timeout).context("a timeout is short")?;
-        // `poll` on the epoll descriptor supports timeouts in nanoseconds on every kernel.
+        // Unlike `epoll_wait`, `poll` on the epoll descriptor supports timeouts in nanoseconds on every kernel.
         let mut polled = [PollFd::new(&self.epoll, PollFlags::IN)];
         match rustix::event::poll(&mut polled, Some(&timeout)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(()),
@@ -305,7 +306,7 @@ impl<W: Wire> Run<'_, W> {
                 *is_past_barrier |= std::mem::take(&mut self.received.is_past_barrier);
                 for stamp in self.received.deliveries.drain(..) {
                     self.ledger.deliver(*group, stamp);
-                    // Stamps of messages from earlier runs use another clock.
+                    // The time in a stamp counts from the start of its run, so stamps of earlier runs give no latency.
                     if publishes && since_ns.is_some_and(|since| stamp.due_ns >= since) {
                         self.deliver.add(now_ns.saturating_sub(stamp.due_ns));
                     }

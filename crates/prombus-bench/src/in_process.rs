@@ -1,4 +1,5 @@
-//! Runs the same loads on the library in this process. The difference to a run over the network is the cost of the server.
+//! Runs the same loads as [`crate::client`], but on the library in this process. The difference to a run over the network is the
+//! cost of the server and its protocol.
 
 use crate::client::Progress;
 use crate::ledger::Ledger;
@@ -25,11 +26,11 @@ struct Totals {
     answered: u64,
     /// Deliveries of each group.
     delivered: Vec<u64>,
-    /// Messages or deliveries that were measured: those after the warm-up.
+    /// The deliveries after the warm-up; in a run without groups, the answers after the warm-up.
     counted: u64,
     /// When the last answer or delivery arrived.
     last_at_ns: u64,
-    /// Measured messages or deliveries in each second.
+    /// How many of `counted` arrived in each second.
     series: Vec<u64>,
 }
 
@@ -45,7 +46,7 @@ struct Shared {
 /// Runs a plan on a bus. Publishers and groups are tasks of the current runtime; topic names begin with `topic`.
 ///
 /// # Errors
-/// If the bus refuses something.
+/// If the bus refuses a subscription or a publish.
 pub async fn run(
     bus: &Bus,
     topic: &str,
@@ -123,7 +124,8 @@ impl Totals {
     }
 }
 
-/// Waits until every message is answered and delivered. Returns the CPU time since the warm-up, and the end of the warm-up.
+/// Waits until every message is answered and delivered, or nothing has arrived for `plan.patience`. Returns the CPU time since the
+/// warm-up, and the end of the warm-up in nanoseconds.
 async fn wait(
     shared: &Shared,
     publishers: Vec<JoinHandle<anyhow::Result<()>>>,
@@ -177,7 +179,7 @@ async fn subscribe(bus: &Bus, topic: &str, plan: &Plan, group: usize) -> anyhow:
     Ok(subscribe.batch_size(1_000).max_in_flight(in_flight).await?)
 }
 
-/// A sent message: its number and when it was due.
+/// A sent message: its number, and when it was due, in nanoseconds since the start of the run.
 type Sent = (u64, u64);
 
 /// The limits of one publisher: an end time and a number of messages. If the messages do not divide evenly, the first publishers
@@ -192,7 +194,7 @@ fn length(plan: &Plan, publisher: usize) -> (u64, u64) {
     }
 }
 
-/// A publisher with a window. Like a session of a server, it publishes in batches.
+/// Runs a publisher that keeps up to `plan.window` messages unanswered. Like a session of a server, it publishes in batches.
 async fn publish(shared: Arc<Shared>, bus: Bus, publisher: usize) -> anyhow::Result<()> {
     let plan = &shared.plan;
     let mut payload = Payload::new(plan.payload_bytes);
@@ -222,7 +224,8 @@ async fn publish(shared: Arc<Shared>, bus: Bus, publisher: usize) -> anyhow::Res
     }
 }
 
-/// A publisher with a fixed rate, on its own thread: the runtime's timers have a resolution of only a millisecond.
+/// Runs a publisher with a fixed rate. It has its own thread, because the runtime's timers have a resolution of only a
+/// millisecond.
 fn publish_at(rate: f64, shared: &Arc<Shared>, bus: &Bus, publisher: usize) -> anyhow::Result<()> {
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let runtime = tokio::runtime::Handle::current();

@@ -25,14 +25,14 @@ impl Numbers {
     }
 }
 
-/// The messages that one group has received, or that were answered.
+/// The messages that one group has received, or the messages that were answered.
 #[derive(Debug)]
 struct Tally {
     /// The numbers of the messages, by publisher.
     seen: Vec<Numbers>,
     /// The highest number so far, by publisher and topic.
     last: Vec<Option<u64>>,
-    /// Messages that were received or answered again.
+    /// Messages that were received or answered again, and messages of unknown publishers.
     doubled: u64,
     /// Messages that arrived after a later message of the same publisher and topic.
     out_of_order: u64,
@@ -87,9 +87,9 @@ pub struct Balance {
     pub answered: u64,
     /// Deliveries to all groups; each message is counted once per group.
     pub delivered: u64,
-    /// Messages without an answer, plus answered messages that a group did not receive.
+    /// Messages without an answer, plus answered messages that a group did not receive, counted once per group.
     pub lost: u64,
-    /// Repeated answers and deliveries.
+    /// Repeated answers and deliveries, and deliveries of unknown publishers' messages.
     pub doubled: u64,
     /// Answers and deliveries that arrived after a later one of the same publisher and topic.
     pub out_of_order: u64,

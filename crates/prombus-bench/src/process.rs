@@ -1,5 +1,5 @@
-//! Server processes. Each runs in its own folder. When this program ends, also by a signal, the server is stopped and its folder
-//! is deleted.
+//! Server processes. Each runs in its own folder. A [`Process`] that is dropped stops its server and deletes the folder. A program
+//! that is ended by a signal must call [`stop_all`] to do the same.
 
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal};
@@ -25,7 +25,7 @@ pub struct Process {
     name: String,
     /// The signal that stops it.
     signal: Signal,
-    /// Whether the folder is not deleted.
+    /// Whether the folder is kept when the server has stopped.
     keeps_folder: bool,
 }
 

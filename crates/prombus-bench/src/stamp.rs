@@ -23,7 +23,7 @@ pub struct Stamp {
 pub struct Payload(Vec<u8>);
 
 impl Payload {
-    /// A payload of this size, or of the smallest size that can contain a stamp.
+    /// A payload of this size, or of [`MIN_PAYLOAD_BYTES`] if that is more.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
         let words = b"the quick brown fox jumps over the lazy dog ";

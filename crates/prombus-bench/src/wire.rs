@@ -1,5 +1,5 @@
-//! Protocols as bytes: encodes what a client sends and parses what it receives. Sockets are only opened here; the client loop reads
-//! and writes them.
+//! Protocols as bytes: encodes what a client sends and parses what it receives. A [`Target`] opens connections; after that, the
+//! client loop reads and writes their sockets.
 
 mod web_socket;
 
@@ -15,7 +15,7 @@ pub struct Received {
     pub answers: Vec<u64>,
     /// The stamps of the delivered messages.
     pub deliveries: Vec<Stamp>,
-    /// The answer to [`Wire::put_barrier`] has arrived.
+    /// Whether the answer to [`Wire::put_barrier`] has arrived.
     pub is_past_barrier: bool,
 }
 
@@ -38,7 +38,7 @@ pub trait Wire {
     /// Parses the complete frames at the start of `input`. Returns how many bytes they have.
     ///
     /// # Errors
-    /// If the server refuses something or sends something unexpected. The run ends.
+    /// If the server refuses something or sends something unexpected. The run then ends.
     fn take(&mut self, input: &[u8], received: &mut Received) -> anyhow::Result<usize>;
 
     /// Appends the acks of the deliveries that were parsed since the last call and, in pull protocols, the next request for messages.

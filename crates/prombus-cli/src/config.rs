@@ -1,5 +1,5 @@
 //! Merges settings from flags, environment variables, the config file and the defaults, in this order of precedence.
-//! `definitions` has every setting. An error names a bad value by its flag, its variable, or its key and line.
+//! `definitions` defines every setting. An error names a bad value by its flag, its variable, or its key and line.
 
 mod auth;
 mod definitions;
@@ -29,7 +29,7 @@ use source::Source;
 use std::net::SocketAddr;
 use toml_file::TomlFile;
 
-/// The name of `WS_TOKEN` in logs and rules.
+/// The name, in logs and rules, of the token that `WS_TOKEN` contains.
 pub const TOKEN_NAME: &str = "ws_token";
 
 /// Settings, and warnings about them.
@@ -57,10 +57,10 @@ impl ConfigError {
     }
 }
 
-/// Settings for `serve`. `file` is the config file that `--config` names.
+/// Loads the settings of `serve`. `file` is the config file that `--config` names.
 ///
 /// # Errors
-/// [`ConfigError`], with every problem that could be found at once.
+/// [`ConfigError`], with all problems that were found.
 pub fn load(
     file: Option<&str>,
     flags: &SettingFlags,
@@ -84,7 +84,7 @@ pub fn load(
     as_result(settings, &source, &problems).map(|settings| Loaded { settings, warnings })
 }
 
-/// Every problem of a config file, one line each. Settings that the environment may add are not reported as missing.
+/// Checks a config file. Returns every problem, one line each. Settings that the environment may add are not reported as missing.
 pub fn check(file: &str, text: &str) -> Vec<String> {
     let checked = parse_file(file, text).and_then(|source| validated(&source));
     checked.err().map(|error| error.lines).unwrap_or_default()
@@ -119,7 +119,7 @@ fn as_result(settings: Settings, source: &Source, problems: &Problems) -> Result
 fn add_listener(settings: &mut Settings, http_port: Option<u16>) {
     let Some(port) = http_port else { return };
     let address = SocketAddr::from(([127, 0, 0, 1], port));
-    // A listener on all addresses of the port includes this address.
+    // A listener on this port at 0.0.0.0 or [::] includes this address.
     let has_it =
         |other: &SocketAddr| other.port() == port && (other.ip().is_unspecified() || *other == address);
     if port == 0 || !settings.server.listen.iter().any(has_it) {
@@ -143,7 +143,7 @@ fn add_token(settings: &mut Settings, token: Option<String>) -> Result<(), Confi
     Ok(())
 }
 
-/// Checks who has access. This needs the merged settings, because any source may configure auth.
+/// Checks that auth is configured where it is needed. This uses the merged settings, because any source may configure auth.
 fn check_access(problems: &mut Problems, settings: &Settings) {
     let server = &settings.server;
     if server.auth.is_configured() {

@@ -1,7 +1,8 @@
 //! The binary `prombus`: parses arguments, calls the command, and turns its result into an exit code.
 //!
-//! Exit codes: 0 success; 1 failure; 2 wrong arguments (`verify` and `repair`: the command could not run); 141 the reader of
-//! the output closed the pipe, as `head` does (shells report 141 for a program that SIGPIPE killed).
+//! Exit codes: 0 success; 1 failure; 2 wrong arguments (`verify` and `repair`: the command could not run); 130 or 143 a signal
+//! ended the command; 141 the reader of the output closed the pipe, as `head` does (shells report 141 for a program that SIGPIPE
+//! killed).
 
 mod args;
 mod cmd;

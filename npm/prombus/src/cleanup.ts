@@ -12,7 +12,7 @@ import type { Socket } from "node:net";
 const servers = new Set<number>();
 const folders = new Set<string>();
 
-/** `$1` is the process id, `$2` the folder to remove (may be empty). */
+/** The script of the guard shell. `$1` is the process id of the server, `$2` the folder to remove, or an empty string. */
 const GUARD = `
 read -r _
 kill -9 "$1" 2>/dev/null
@@ -43,7 +43,7 @@ export function removeAtExit(folder: string): () => void {
 }
 
 function startGuard(pid: number, temporaryFolder: string | undefined): () => void {
-  // Detached, because Ctrl-C in a terminal is sent to all processes of the group.
+  // Detached, because Ctrl-C in a terminal is sent to all processes of the terminal's process group, and would end the guard.
   const guard = spawn("/bin/sh", ["-c", GUARD, "prombus-guard", String(pid), temporaryFolder ?? ""], {
     detached: true,
     stdio: ["pipe", "ignore", "ignore"],

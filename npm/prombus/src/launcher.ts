@@ -1,7 +1,7 @@
 /**
  * The command `prombus`: runs the native binary.
  *
- * In Node 22.15 and newer, the binary replaces this process. In older versions, and in all versions under npx, the binary is a child
+ * In Node 22.15 and newer, the binary replaces this process. In older versions, on Windows, and under npx, the binary is a child
  * process: this process forwards signals, and ends with the child's exit code or signal.
  */
 import { spawn } from "node:child_process";

@@ -13,7 +13,7 @@ export interface ProcessOptions {
   readonly args: readonly string[];
   readonly env: NodeJS.ProcessEnv;
   readonly timeoutMs: number;
-  /** A folder to remove with the server when this process is killed. */
+  /** A folder to remove if this process is killed; the server is ended then too. */
   readonly temporaryFolder: string | undefined;
 }
 
@@ -46,7 +46,11 @@ export class ServerProcess implements Banner {
     this.#exited = exited;
   }
 
-  /** @throws LaunchError when the server is not ready in time */
+  /**
+   * Starts a server and waits until it is ready.
+   *
+   * @throws LaunchError if the server cannot be started, ends before it is ready, or is not ready in time
+   */
   static async start(options: ProcessOptions): Promise<ServerProcess> {
     const child = spawn(options.binary, options.args, { env: options.env, stdio: ["ignore", "pipe", "pipe"] });
     const { pid } = child;
@@ -113,14 +117,14 @@ function readBanner(child: Child, output: OutputTail, timeoutMs: number): Promis
   });
 }
 
-/** Returns the addresses once the banner is complete: `try:` is its last line. */
+/** Returns the addresses, or undefined while the banner is incomplete: `try:` is its last line. */
 function parseBanner(stdout: string): Banner | undefined {
   if (!/^try:.*\n/m.test(stdout)) return undefined;
   const listen = /^listen: +(wss?):\/\/(\S+)/m.exec(stdout);
   const scheme = listen?.[1];
   const address = listen?.[2];
   if (scheme === undefined || address === undefined) return undefined;
-  // Clients cannot connect to an unspecified address on every platform.
+  // On some platforms, clients cannot connect to an unspecified address.
   const host = address.replace(/^0\.0\.0\.0:/, "127.0.0.1:").replace(/^\[::\]:/, "[::1]:");
   return { address, url: `${scheme}://${host}`, httpUrl: `${scheme === "wss" ? "https" : "http"}://${host}` };
 }

@@ -26,7 +26,7 @@ export function parseAddress(text: string): Address {
     isUrl = false;
   }
   if (!isUrl) {
-    // The error does not contain the URL: it may contain a secret.
+    // The error does not contain the URL, because the URL may contain a secret.
     throw new PrombusError(
       "bad_url",
       "not a server URL: expected e.g. ws://127.0.0.1:8090; pass a token as `token`",

@@ -11,12 +11,14 @@ export class Backoff {
     this.#maxMs = maxMs;
   }
 
-  /** Failures since the last success. */
+  /** The number of calls of `next` since the last `reset`. */
   get attempt(): number {
     return this.#attempt;
   }
 
-  /** The next wait: half of it is fixed, half is random. */
+  /**
+   * Returns how long to wait: a random time from half of the full wait to the full wait, which doubles with each call up to `maxMs`.
+   */
   next(): Millis {
     const full = Math.min(this.#maxMs, this.#minMs * 2 ** this.#attempt);
     this.#attempt += 1;

@@ -1,4 +1,4 @@
-/** Replaces `node-socket.ts` in browsers, which have a WebSocket and no control over its writes. */
+/** Replaces `node-socket.ts` in browsers, which have a WebSocket class but give no control over when it writes. */
 import type { WebSocketConstructor } from "./socket.js";
 
 export function findWebSocket(): WebSocketConstructor {

@@ -49,7 +49,7 @@ const READY_TIMEOUT_MS = 30_000;
 
 /**
  * Connects to a server. Returns at once and connects in the background: calls wait for the connection. `ready()` rejects if the
- * connection fails.
+ * connection does not come up in time or the server refuses the token.
  *
  * ```ts
  * const bus = connect("ws://127.0.0.1:8090");
@@ -162,7 +162,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
 
   /**
    * Publishes an event; resolves when the event is durable. Every publish has an id, so it can be sent again after a reconnect
-   * and is stored once. `idempotencyKey` does the same for business ids: two publishes with the same key are one event.
+   * and is still stored only once. `idempotencyKey` does the same for business ids: two publishes with the same key are one event.
    *
    * Waits and retries on a rate limit, a full disk and an unavailable server, for up to `timeoutMs`. Later publishes may be stored
    * before one that is retried: await each publish where order matters more than speed. While `maxQueued` publishes are
@@ -171,7 +171,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
    */
   async publish<K extends TopicOf<In>>(topic: K, payload: In[K], options: PublishOptions = {}): Promise<PublishResult> {
     const valid = this.#schemas === undefined ? undefined : validate(this.#schemas, topic, payload);
-    // Awaiting only real promises keeps publishes in the order of the calls.
+    // Without an asynchronous schema there is no await, so that publishes are sent in the order of the calls.
     if (valid instanceof Promise) await valid;
     return this.#publishValid(topic, payload, options);
   }
@@ -278,7 +278,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
   /** Moves a group. All its leases become void. */
   async seek(topic: string, group: string, to: Start): Promise<CursorPosition> {
     const member = this.#members.get(memberKey(topic, group));
-    // Runs before the frames that follow the OK: they may deliver the same events again.
+    // The callback runs before the frames after the OK are handled, because these may deliver the same events again.
     return (await this.#request({ op: "SEEK", topic, group, to }, () => member?.forgetHeld())).cursor ?? { topic };
   }
 
@@ -291,12 +291,12 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
     await this.#member(topic, group).pause(false);
   }
 
-  /** The stored events of a topic or pattern, requested in pages. */
+  /** Yields the stored events of a topic or pattern, which it requests in pages. */
   replay<P extends SubscriptionOf<Out>>(topic: P, options?: ReplayOptions): AsyncIterableIterator<StoredEvent<PayloadOf<In, P>>> {
     return replay(this.http, topic, options);
   }
 
-  /** All events of a topic or pattern as one stream, in constant memory. Throws if the stream is cut off. */
+  /** Yields all events of a topic or pattern from one stream, in constant memory. Throws if the stream is cut off. */
   export<P extends SubscriptionOf<Out>>(topic: P, options?: ExportOptions): AsyncIterableIterator<StoredEvent<PayloadOf<In, P>>> {
     return exportEvents(this.http, topic, options);
   }
@@ -311,17 +311,17 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
     return last(this.http, topic, n);
   }
 
-  /** New events of a topic or pattern as they are published, without a group. Resumes without a gap after a reconnect. */
+  /** Yields events of a topic or pattern as they are published, without a group. Resumes without a gap after a reconnect. */
   tail<P extends SubscriptionOf<Out>>(topic: P, options?: TailOptions): AsyncIterableIterator<StoredEvent<PayloadOf<In, P>>> {
     return tail(this.http, topic, options);
   }
 
-  /** A URL with a ticket for `new EventSource(…)`, which cannot send a token. */
+  /** Returns a URL for `new EventSource(…)`. The URL contains a ticket, because an `EventSource` cannot send a token. */
   ticketUrl(topic: SubscriptionOf<Out>, options?: TailOptions): Promise<string> {
     return ticketUrl(this.http, topic, options);
   }
 
-  /** The newest event of each key, kept current. */
+  /** Loads a view of the newest event of each key, which is kept up to date. */
   state<P extends TopicOf<In>>(topic: P, options?: { signal?: AbortSignal }): Promise<StateView<PayloadOf<In, P>>> {
     return StateView.load(this.http, topic, options);
   }
@@ -367,7 +367,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
     this.#ended.abort(error);
   }
 
-  /** Sends a request when there is a connection, and repeats it if the connection breaks. */
+  /** Sends a request when there is a connection, and repeats it if the connection breaks, for up to 30 s. */
   async #request(frame: Record<string, unknown>, onOk?: () => void): ReturnType<Connection["request"]> {
     const until = Date.now() + READY_TIMEOUT_MS;
     for (;;) {

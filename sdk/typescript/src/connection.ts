@@ -1,6 +1,6 @@
 /**
  * The connection to the server: a state machine that connects, authenticates, checks that the server is alive, and connects
- * again after a failure. An answer is matched to its waiter by `corr`, which is unique over the life of the client.
+ * again after a failure. A request and its answer have the same number, `corr`, which is unique over the life of the client.
  */
 import { originHint } from "./address.js";
 import { Backoff } from "./backoff.js";
@@ -31,13 +31,17 @@ export interface ClientEvents {
 
 /** How the client connects. */
 export interface ConnectionOptions {
-  /** A token, or a function that returns one: it is called for each connection and HTTP request, and before a JWT expires. */
+  /**
+   * A token, or a function that returns one. The function is called for each connection and HTTP request, and before a JWT expires.
+   */
   token?: Token | undefined;
-  /** Connects again after a failure; default true. */
+  /** Whether to connect again after a failure; default true. */
   reconnect?: boolean | undefined;
   /** The wait between attempts to connect doubles from `minMs` (100) to `maxMs` (5,000), with jitter. */
   backoff?: { minMs?: Millis; maxMs?: Millis } | undefined;
-  /** Checks the connection after this time without a frame, and drops it after the same time without an answer; default 10,000. */
+  /**
+   * Checks the connection after this time without a frame, and drops it if no answer arrives within the same time; default 10,000.
+   */
   heartbeatMs?: Millis | undefined;
   /** A WebSocket class to use instead of the runtime's own. */
   WebSocket?: WebSocketConstructor | undefined;
@@ -46,20 +50,22 @@ export interface ConnectionOptions {
 /** The callbacks of a connection. */
 export interface ConnectionUser {
   connected(): void;
-  /** Called after all waiters have been notified. */
+  /** Called when the connection is lost, after all waiters have been notified. */
   lost(): void;
   event(frame: EventFrame): void;
-  /** An ERR without `corr`: it is not the answer to a request. */
+  /** Called with an ERR frame without `corr`: it is not the answer to a request. */
   error(error: PrombusError): void;
-  /** The server refused a frame because of its size and closed the connection. */
+  /** Called when the server refused a frame because of its size and closed the connection. */
   frameTooLarge(error: PrombusError): void;
   closed(error: PrombusError): void;
 }
 
-/** A server that accepted the connection has this long to answer AUTH. */
+/** The maximum time from the start of an attempt to connect until the answer to AUTH. */
 const OPEN_TIMEOUT_MS = 10_000;
 const CLOSE_TIMEOUT_MS = 1_000;
-/** After this number of refused tokens from a function, the client gives up. A single one may have expired on the way. */
+/**
+ * After this number of refused tokens from a function, the client gives up. A single refused token may just have expired on the way.
+ */
 const MAX_REFUSALS = 3;
 const FRAME_TOO_LARGE = 1009;
 /** The connection could not be opened, or broke without a close frame. */
@@ -94,7 +100,7 @@ export class Connection {
     this.#emitter = emitter;
     this.#user = user;
     this.#backoff = new Backoff(options.backoff?.minMs, options.backoff?.maxMs);
-    // The caller can add listeners before the first event.
+    // Connects in a microtask, so that the caller can add listeners before the first event.
     queueMicrotask(() => void this.#open());
   }
 
@@ -102,7 +108,7 @@ export class Connection {
     return this.#state;
   }
 
-  /** Incremented with each connection. A lease is valid only on the connection that delivered it. */
+  /** The number of the connection, incremented with each new one. A lease is valid only on the connection that delivered its event. */
   get epoch(): number {
     return this.#epoch;
   }
@@ -266,13 +272,14 @@ export class Connection {
 
   #strayError(frame: ErrFrame): void {
     const error = asError(frame);
-    // A close that follows has only a code, so this error is kept as its reason. These two codes concern a subscription only.
+    // If the server then closes the connection, the close frame has only a code, so this error is kept as the reason. Errors with
+    // one of these two codes concern only a subscription.
     if (error.code !== "not_subscribed" && error.code !== "forbidden") this.#lastError = error;
     this.#user.error(error);
   }
 
   #ended(code: number, reason: string): void {
-    // An ERR that this connection received; a ConnectionError describes the end of an earlier connection.
+    // The ERR that this connection received, if any. A ConnectionError describes the end of an earlier connection.
     const receivedError = this.#lastError instanceof ConnectionError ? undefined : this.#lastError;
     this.#socket = undefined;
     this.#stopTimers();
@@ -302,7 +309,8 @@ export class Connection {
     if (this.#state === "closed") return;
     if (this.#options.reconnect === false) return this.#finish(error);
     this.#state = "reconnecting";
-    // The backoff is kept if the connection broke soon, so that a server that breaks every connection gets growing delays.
+    // The backoff is reset only if the connection lasted as long as the last delay. So the delays grow if a server breaks every
+    // connection soon.
     if (this.#upSince !== undefined && Date.now() - this.#upSince >= this.#delayMs) this.#backoff.reset();
     this.#upSince = undefined;
     const delayMs = this.#backoff.next();
@@ -347,7 +355,7 @@ export class Connection {
   }
 
   async #probe(): Promise<void> {
-    // The answer to the new token's AUTH will show that the server is alive, and the old token must not be sent after it.
+    // The answer to the new token's AUTH will show that the server is alive. The old token must not be sent after the new one.
     if (this.#isRefreshing) return;
     const socket = this.#socket;
     try {
@@ -384,7 +392,7 @@ export class Connection {
   }
 }
 
-/** Converts an ERR to an error. */
+/** Converts an ERR frame to an error. */
 export function asError(frame: ErrFrame): PrombusError {
   return serverError(frame.code, frame.msg, { retryAfterMs: frame.retry_after_ms });
 }

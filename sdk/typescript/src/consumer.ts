@@ -9,8 +9,8 @@ import { type Schemas, validate } from "./topics.js";
 import type { Delivery, Settlement, StoredEvent, SubscribeOptions } from "./types.js";
 
 /**
- * The deliveries of a group as an async iterator. It joins the group at the first `next()`. Leaving the loop leaves the group, and
- * unsettled events go to other members. Reconnects do not end the iterator.
+ * The deliveries of a group as an async iterator. The consumer joins the group at the first `next()`. Leaving the loop leaves the
+ * group, and unsettled events go to other members. Reconnects do not end the iterator.
  */
 export class Consumer<T = unknown> implements AsyncIterableIterator<Delivery<T>> {
   /** @internal */
@@ -78,8 +78,11 @@ export class Consumer<T = unknown> implements AsyncIterableIterator<Delivery<T>>
     return this.close();
   }
 
-  /** Only the caller knows whether it still works on a delivery. Its signal has told it that the lease is lost.
-   * @internal */
+  /**
+   * If an event is redelivered after its lease was lost, the caller gets a new delivery. Only the caller knows whether it still works
+   * on the old delivery, whose signal has told it that the lease is lost.
+   * @internal
+   */
   readonly takesLostAgain = true;
 
   /** @internal */
@@ -112,7 +115,7 @@ export class Consumer<T = unknown> implements AsyncIterableIterator<Delivery<T>>
     return new Promise((resolve, reject) => { this.#takers.push({ resolve, reject }); });
   }
 
-  /** Makes an event that does not match its schema a dead letter. */
+  /** Whether an event matches its schema. If not, makes the event a dead letter. */
   async #isValid(lease: Lease): Promise<boolean> {
     const { event } = lease;
     try {

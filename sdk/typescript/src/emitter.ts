@@ -13,7 +13,7 @@ export class Emitter<Events extends object> {
     this.#listeners.get(name)?.delete(listener);
   }
 
-  /** Returns whether there was a listener. */
+  /** Calls the listeners. Returns whether there was one. */
   emit<K extends keyof Events>(name: K, value: Events[K]): boolean {
     const listeners = [...(this.#listeners.get(name) ?? [])];
     for (const listener of listeners) {

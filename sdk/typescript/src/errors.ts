@@ -133,7 +133,7 @@ export class RejectError extends Error {
   }
 }
 
-/** Whether the server may accept the same call later. `unauthorized` is included: the connection will get a new token. */
+/** Whether the server may accept the same call later. This includes `unauthorized`, because the connection will get a new token. */
 export function isTemporary(error: PrombusError): boolean {
   return error.isRetryable || error.code === "unauthorized";
 }

@@ -17,7 +17,9 @@ export interface DedupeStore {
 /** How long a mark is kept by default: seven days. */
 export const DEDUPE_TTL_MS: Millis = 7 * 24 * 3_600_000;
 
-/** The part of a bus that {@link subscribeExactlyOnce} uses; the client and the sketch's `EventBus` have it. */
+/**
+ * The part of a bus that {@link subscribeExactlyOnce} uses. The client has it, and so does `EventBus` of `@prombus/client/promethean`.
+ */
 export interface SubscribableBus<Context, Options, Result> {
   subscribe(
     topic: string,
@@ -29,9 +31,9 @@ export interface SubscribableBus<Context, Options, Result> {
 
 /**
  * Subscribes a handler and skips events that are marked in `store`. A mark consists of the event's topic, the group and the event's
- * id, and is kept for `ttlMs` (seven days). If `topic` is not the event's own topic (it is a pattern), the group is written as
- * `<topic>/<group>`, so that groups with the same name on different subscriptions do not share marks. Returns the result of
- * `bus.subscribe`.
+ * id, and is kept for `ttlMs` (default seven days). If `topic` is not the event's own topic (because it is a pattern, or the group
+ * reads further topics), the group is written as `<topic>/<group>`, so that groups with the same name on different subscriptions do
+ * not share marks. Returns the result of `bus.subscribe`.
  */
 export function subscribeExactlyOnce<Context, Options, Result, T = unknown>(
   bus: SubscribableBus<Context, Options, Result>,
@@ -52,7 +54,7 @@ export function subscribeExactlyOnce<Context, Options, Result, T = unknown>(
   return bus.subscribe(topic, group, handleOnce, { ...rest, manualAck: false } as Options);
 }
 
-/** Marks in memory: bounded, and lost when the process ends. */
+/** Keeps marks in memory, at most `capacity` of them. They are lost when the process ends. */
 export class MemoryDedupe implements DedupeStore {
   readonly #capacity: number;
   /** When each mark expires, in insertion order. */
@@ -87,7 +89,7 @@ export class MemoryDedupe implements DedupeStore {
   }
 }
 
-/** A unique key: names of topics and groups contain no spaces. */
+/** The key of a mark. It is unique, because names of topics and groups contain no spaces. */
 function key(topic: string, group: string, id: string): string {
   return `${topic} ${group} ${id}`;
 }

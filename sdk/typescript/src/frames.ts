@@ -1,4 +1,4 @@
-/** The frames of the server. `docs/protocol.md` describes them. */
+/** The frames that the server sends. `docs/protocol.md` describes them. */
 import type { CursorPosition, RedeliveryReason, StoredEvent } from "./types.js";
 
 export interface OkFrame {
@@ -42,6 +42,6 @@ export type ServerFrame = OkFrame | ErrFrame | EventFrame;
 export interface Waiter {
   ok(frame: OkFrame): void;
   err(frame: ErrFrame): void;
-  /** The connection broke first. */
+  /** Called if the connection broke before the answer arrived. */
   lost(): void;
 }

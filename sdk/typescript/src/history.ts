@@ -12,7 +12,7 @@ const MAX_RETRY_MS = 30_000;
 
 /** Where to start. `afterId` is the id of an event, or a position that a page or stream of a pattern returned. */
 export interface StartOptions {
-  /** `"ts"` needs `ts`, `"afterId"` needs `afterId`. If `from` is missing, `afterId` or else `ts` applies if given. */
+  /** `"ts"` needs `ts`, `"afterId"` needs `afterId`. Without `from`, the start is `afterId` if given, else `ts` if given. */
   from?: "earliest" | "latest" | "ts" | "afterId" | { ts: TimeLike } | { afterId: string } | undefined;
   ts?: TimeLike | undefined;
   afterId?: string | undefined;
@@ -22,11 +22,11 @@ export interface StartOptions {
 export interface ReplayOptions extends StartOptions, HistoryFilter {
   /** Only events with this seq or a higher one. Not for patterns. */
   fromSeq?: number | undefined;
-  /** Only events of this time and earlier. */
+  /** Only events whose `ts` is this time or earlier. */
   toTs?: TimeLike | undefined;
   /** `"desc"` is newest first. Not for patterns. */
   order?: "asc" | "desc" | undefined;
-  /** Stops after this number of events. With `from: "latest"`: the number of newest events; default 1,000. */
+  /** Maximum number of events. With `from: "latest"` in ascending order: how many of the newest events; default `pageSize`. */
   limit?: number | undefined;
   /** Events per request; default 1,000. */
   pageSize?: number | undefined;
@@ -35,9 +35,9 @@ export interface ReplayOptions extends StartOptions, HistoryFilter {
 
 /** Options of `export`. */
 export interface ExportOptions extends HistoryFilter {
-  /** Only events of this time and later. */
+  /** Only events whose `ts` is this time or later. */
   fromTs?: TimeLike | undefined;
-  /** Only events of this time and earlier. */
+  /** Only events whose `ts` is this time or earlier. */
   toTs?: TimeLike | undefined;
   signal?: AbortSignal | undefined;
 }
@@ -52,7 +52,7 @@ export interface TicketOptions extends StartOptions, HistoryFilter {
   signal?: AbortSignal | undefined;
 }
 
-/** Options of `tail`. It starts at `"latest"` by default. */
+/** Options of `tail`. A tail starts at `"latest"` by default. */
 export interface TailOptions extends StartOptions, HistoryFilter {
   /** Called each time the stream is connected. */
   onOpen?: (() => void) | undefined;
@@ -68,7 +68,7 @@ interface Page<T> {
   next: string | null;
 }
 
-/** The stored events, requested in pages. Throws if a page fails. */
+/** Yields stored events, which it requests in pages. Throws if the request of a page fails. */
 export async function* replay<T = unknown>(
   http: Http,
   topic: string,
@@ -88,7 +88,7 @@ export async function* replay<T = unknown>(
   }
 }
 
-/** The newest `count` events of a topic, oldest first. */
+/** Returns the newest `count` events of a topic, oldest first. */
 export async function last<T = unknown>(
   http: Http,
   topic: string,
@@ -112,14 +112,14 @@ export async function* exportEvents<T = unknown>(
     for (let piece; (piece = await exchange.read());) {
       for (const line of lines.push(piece)) yield parseJson<StoredEvent<T>>(line, "/export");
     }
-    // Not every runtime reports a response that was cut off.
+    // Not every runtime reports a response that was cut off. An incomplete last line shows that the response was cut off.
     if (lines.rest !== "") throw new ConnectionError("/export: the response broke off");
   } finally {
     exchange.close();
   }
 }
 
-/** The bytes of an export, one event per line, e.g. for a file. The stream fails if the response is cut off. */
+/** Returns the bytes of an export, one event per line, e.g. for a file. The stream fails if the response is cut off. */
 export async function exportStream(
   http: Http,
   topic: string,
@@ -129,9 +129,9 @@ export async function exportStream(
 }
 
 /**
- * The events of a topic or pattern as they are published. It does not use a group, so nothing is acked. The first `next` connects.
- * While the server cannot be reached it retries, and resumes after the last event without a gap or a duplicate. It ends when the
- * client is closed, and throws if the server refuses the request.
+ * Yields the events of a topic or pattern as they are published. A tail does not use a group, so nothing is acked. The first call of
+ * `next` connects. While the server cannot be reached, the tail retries; then it resumes after the last event without a gap or a
+ * duplicate. It ends when the client is closed, and throws if the server refuses the request.
  */
 export async function* tail<T = unknown>(
   http: Http,
@@ -185,8 +185,8 @@ export async function* tail<T = unknown>(
 }
 
 /**
- * A URL for `new EventSource(url)`, which cannot send a token. It contains a ticket for this topic and these options. The ticket
- * must be used for the first time within 30 s, and can be used to reconnect for 24 h.
+ * Returns a URL for `new EventSource(url)`. An `EventSource` cannot send a token, so the URL contains a ticket for this topic and
+ * these options. The ticket must be used for the first time within 30 s, and can be used to reconnect for 24 h.
  */
 export async function ticketUrl(http: Http, topic: string, options: TicketOptions = {}): Promise<string> {
   const query = queryOf(undefined, options);
@@ -195,7 +195,7 @@ export async function ticketUrl(http: Http, topic: string, options: TicketOption
   return http.url(pathOf(topic), { ...query, ticket });
 }
 
-/** The backoff between attempts: starts at `minMs` and grows with each failure. */
+/** Creates the backoff between attempts, which starts at `minMs` (at least 100 ms) and grows with each failure. */
 export function retryBackoff(minMs: Millis = RETRY_MS): Backoff {
   return new Backoff(Math.max(minMs, MIN_RETRY_MS), MAX_RETRY_MS);
 }

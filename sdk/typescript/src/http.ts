@@ -30,7 +30,9 @@ const SILENCE_MS = 45_000;
 export class Http {
   /** Aborts when the client is closed. */
   readonly closed: AbortSignal;
-  /** @internal Callbacks that cancel the running requests. They share one listener of `closed`: Node warns at more than ten. */
+  /**
+   * @internal Callbacks that cancel the running requests. They share one listener of `closed`, because Node warns about more than ten.
+   */
   readonly stops = new Set<() => void>();
   readonly #base: string;
   readonly #token: TokenSource;
@@ -82,8 +84,8 @@ export class Http {
   }
 
   /**
-   * Waits before a request is repeated. Throws `error` if it is neither retryable, nor a 5xx status, nor has the code `expected`.
-   * Returns early when a signal aborts.
+   * Waits before a request is repeated. Throws `error` if it is not retryable, has no 5xx status, and does not have the code
+   * `expected`. Returns early when a signal aborts.
    */
   async retryAfter(error: unknown, backoff: Backoff, signal?: AbortSignal, expected?: ErrorCode): Promise<void> {
     const { code, isRetryable, status = 0, retryAfterMs = 0 } = error as Partial<PrombusError>;
@@ -204,7 +206,7 @@ export function closedBy({ reason }: AbortSignal): PrombusError {
   return reason instanceof PrombusError ? reason : new ClosedError();
 }
 
-/** Calls `act` when the signal aborts, or at once if it has aborted. Returns a function that removes the listener. */
+/** Calls `act` when the signal aborts, or at once if it has already aborted. Returns a function that removes the listener. */
 export function onAbort(signal: AbortSignal | undefined, act: () => void): () => void {
   if (signal?.aborted) act();
   else signal?.addEventListener("abort", act, { once: true });
@@ -220,7 +222,7 @@ export function parseJson<T>(text: string, path: string): T {
   }
 }
 
-/** The error for a response that is not 2xx. A proxy's response has no error code, so its status decides. */
+/** The error for a response that is not 2xx. A proxy's response has no error code, so the code is derived from its status. */
 async function errorOf(exchange: Exchange): Promise<PrombusError> {
   const { status } = exchange.head;
   const text = await exchange.text();

@@ -14,7 +14,7 @@ export interface LeaseOwner {
 export class Lease implements DeliveryContext {
   readonly event: StoredEvent;
   readonly key: string;
-  /** When its handler started. Before that the lease is extended without a limit. */
+  /** When the event's handler started; `Infinity` before that. `maxExtensionMs` limits the extensions only from then on. */
   startedAt = Infinity;
   readonly #owner: LeaseOwner;
   #controller: AbortController | undefined;
@@ -25,11 +25,11 @@ export class Lease implements DeliveryContext {
   maxAttempts!: number;
   reason: RedeliveryReason | undefined;
   lastError: string | undefined;
-  /** The connection that delivered the event. */
+  /** The number of the connection that delivered the event (`Connection.epoch`). */
   epoch = 0;
   leaseUntil: Millis = 0;
   isExtending = false;
-  /** A seek voided the lease: its verdict must not settle a later delivery of the event. */
+  /** Whether a seek voided the lease. If so, the handler's verdict must not settle a later delivery of the event. */
   isVoid = false;
 
   constructor(owner: LeaseOwner, key: string, frame: EventFrame, epoch: number) {
@@ -41,7 +41,7 @@ export class Lease implements DeliveryContext {
     this.renew(frame, epoch);
   }
 
-  /** The event was redelivered while its handler is still running: the new lease replaces the old one. */
+  /** Replaces the lease when the event was redelivered while its handler is still running. */
   renew({ ctx }: EventFrame, epoch: number): void {
     this.attempt = ctx.attempt;
     this.maxAttempts = ctx.max_attempts;
@@ -55,7 +55,7 @@ export class Lease implements DeliveryContext {
     this.leaseUntil = Date.now() + ctx.ack_deadline_ms;
   }
 
-  /** This member has lost the lease. */
+  /** Marks the lease as lost and aborts the signal. */
   lose(why: PrombusError): void {
     this.#lostBecause ??= why;
     this.#controller?.abort(this.#lostBecause);

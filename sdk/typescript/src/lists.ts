@@ -9,7 +9,7 @@ export interface TopicsOptions {
 }
 
 export interface GroupsOptions {
-  /** Only groups of this topic or pattern, compared as text. */
+  /** Only groups that subscribe to exactly this topic or pattern. A pattern does not select the groups of matching topics. */
   topic?: string;
   /** Only groups whose topic or pattern begins with this prefix. */
   prefix?: string;

@@ -1,6 +1,7 @@
 /**
- * One membership in a consumer group: sends SUBSCRIBE, again after each reconnect; holds delivered events; extends their leases;
- * settles them. `subscription.ts` and `consumer.ts` pass the events to the user's code.
+ * One membership in a consumer group. It sends SUBSCRIBE, and again after each reconnect; it holds delivered events, extends their
+ * leases (the time for which the server gives an event to this member), and settles them. `subscription.ts` and `consumer.ts` pass the
+ * events to the user's code.
  *
  * After a reconnect the server redelivers unsettled events. If the handler of such an event is still running, the event gets the
  * new lease. If its handler ended while the connection was down, the kept result settles the redelivery. Both require that the
@@ -16,11 +17,12 @@ import type { Millis, NackOptions, Settlement, SubscribeOptions } from "./types.
 /** The result of handling an event: ack or nack. */
 export type Verdict = { ok: true } | ({ ok: false; reason?: string | undefined } & NackOptions);
 
-/** A verdict that may not have reached the server. */
+/** A verdict that possibly did not reach the server. */
 interface Result {
   verdict: Verdict;
+  /** The result is ignored after this time. */
   until: Millis;
-  /** The verdict was sent, and may have been lost with the connection. */
+  /** Whether the verdict was sent. It may have been lost with the connection. */
   wasSent: boolean;
 }
 
@@ -28,11 +30,11 @@ interface Result {
 export interface MembershipUser {
   /** What a redelivery does to a held event whose lease is lost: true calls `arrived` again, false only renews the lease. */
   readonly takesLostAgain: boolean;
-  /** A new event is held. */
+  /** Called when an event has arrived that is not held yet. */
   arrived(lease: Lease): void;
-  /** Drop the events that have not been passed to the user's code: the server redelivers them. */
+  /** Must drop the events that have not been passed to the user's code: the server redelivers them. */
   disconnected(): void;
-  /** The membership has ended, with an error if the server ended it. `isReported`: a call or another event reports the error. */
+  /** Called when the membership has ended, with an error if the server ended it. `isReported`: a call or another event reports it. */
   ended(error: PrombusError | undefined, isReported: boolean): void;
 }
 
@@ -68,7 +70,9 @@ export class Membership implements LeaseOwner {
   readonly #backoff = new Backoff();
   #timer: ReturnType<typeof setTimeout> | undefined;
   #retryTimer: ReturnType<typeof setTimeout> | undefined;
-  /** SUBSCRIBE was sent over this connection. The server handles frames in order, so later frames need not wait for its OK. */
+  /**
+   * Whether SUBSCRIBE was sent over the current connection. The server handles frames in order, so later frames need not wait for OK.
+   */
   #isSubscribed = false;
   #isStopping = false;
   #isOver = false;
@@ -196,7 +200,7 @@ export class Membership implements LeaseOwner {
     }
   }
 
-  /** No further events may be passed to the user's code. */
+  /** Whether the membership is ending: then no further events may be passed to the user's code. */
   get isStopping(): boolean {
     return this.#isStopping;
   }
@@ -232,7 +236,7 @@ export class Membership implements LeaseOwner {
     this.end(undefined);
   }
 
-  /** Finds out whether `strayError`, an ERR that does not name a subscription, ended this one. */
+  /** Finds out whether `strayError`, an ERR frame that does not name a subscription, ended this subscription. */
   async probe(strayError: PrombusError): Promise<void> {
     if (!this.#isSubscribed || this.#isStopping) return;
     this.#strayError = strayError;
@@ -271,7 +275,7 @@ export class Membership implements LeaseOwner {
     this.#user.ended(error, isReported);
   }
 
-  /** A seek moved the group: held events and kept results are void. If the events are delivered again, they are handled again. */
+  /** Voids held events and kept results after a seek moved the group. If the events are delivered again, they are handled again. */
   forgetHeld(): void {
     this.#forgetResults();
     this.#user.disconnected();
@@ -300,7 +304,7 @@ export class Membership implements LeaseOwner {
     }
   }
 
-  /** The server refused or ended the subscription. */
+  /** Called when the server refused or ended the subscription: subscribes again after a temporary error, otherwise ends. */
   #failed(error: PrombusError): void {
     this.#isSubscribed = false;
     if (!isTemporary(error)) return this.end(error);
@@ -382,9 +386,9 @@ export class Membership implements LeaseOwner {
 /** Whether a kept result settles this delivery of its event. */
 function applies({ verdict, until, wasSent }: Result, { reason }: EventFrame["ctx"]): boolean {
   return until > Date.now() &&
-    // The event was nacked since, maybe by this client with the same result: handle it again.
+    // A kept nack does not settle a redelivery that a nack caused, maybe this very nack: the event is handled again.
     (verdict.ok || reason !== "nacked") &&
-    // Without a reason this is not a redelivery: the ack arrived, and then a seek moved the group.
+    // A delivery without a reason is not a redelivery: the sent ack arrived, and then a seek moved the group.
     (!wasSent || reason !== undefined);
 }
 

@@ -1,8 +1,7 @@
 /**
  * Outbox, deduplication marks, events and cursors in MongoDB, with the official driver (`mongodb`, version 6 or newer).
  *
- * The collections are those of the Rust library and of `prombus serve --store mongodb://…`, so Rust and Node programs can share
- * them.
+ * The Rust library and `prombus serve --store mongodb://…` use the same collections, so Rust and Node programs can share them.
  */
 export { MongoCursorStore } from "./mongo/cursor-store.js";
 export { MongoDedupe } from "./mongo/dedupe.js";

@@ -1,5 +1,6 @@
 /**
- * WebSocket code for Node. In the build for browsers, `browser-socket.ts` replaces this module.
+ * Finds a WebSocket class in Node, and combines writes to a WebSocket. In the build for browsers, `browser-socket.ts` replaces this
+ * module.
  */
 import { PrombusError } from "./errors.js";
 import type { WebSocketConstructor, WebSocketLike } from "./socket.js";
@@ -16,7 +17,7 @@ interface GatheringSocket {
 export async function findWebSocket(): Promise<WebSocketConstructor> {
   const own = (globalThis as { WebSocket?: WebSocketConstructor }).WebSocket;
   if (own !== undefined) return own;
-  // A variable keeps bundlers from looking for the package.
+  // The name is in a variable so that bundlers do not try to resolve this optional package.
   const name = "ws";
   try {
     const module = (await import(/* @vite-ignore */ /* webpackIgnore: true */ name)) as
@@ -34,7 +35,10 @@ export async function findWebSocket(): Promise<WebSocketConstructor> {
 
 const gathering = new WeakSet<GatheringSocket>();
 
-/** Sends all messages of this event-loop turn in one write. Works only with `ws`, which exposes its TCP socket. */
+/**
+ * Makes a WebSocket send all messages of this event-loop turn in one write. Has an effect only with `ws`, which exposes its TCP
+ * socket.
+ */
 export function gatherWrites(socket: WebSocketLike): void {
   const below = (socket as { _socket?: Partial<GatheringSocket> | null })._socket;
   if (typeof below?.cork !== "function" || typeof below.uncork !== "function" || typeof setImmediate === "undefined") return;

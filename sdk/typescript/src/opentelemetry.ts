@@ -20,8 +20,8 @@ export interface OpenTelemetryOptions {
   /** Attributes of every span, e.g. `server.address`. */
   attributes?: Attributes;
   /**
-   * `"parent"` (the default): the handler's span is a child of the publish's span. `"link"`: it starts a new trace with a link to
-   * the publish's span; use this for events that are handled long after they were published.
+   * `"parent"` (the default): the handler's span is a child of the publish's span. `"link"`: the handler's span starts a new trace
+   * with a link to the publish's span; use this for events that are handled long after they were published.
    */
   relation?: "parent" | "link";
 }

@@ -29,24 +29,24 @@ export interface OutboxStore<T = unknown> {
   /** Claims up to `n` rows that are due, in insertion order. No other drainer gets them while they are claimed. */
   claimBatch(n: number): Promise<OutboxRecord<T>[]>;
   markSent(id: UUID): Promise<void>;
-  /** The attempt failed. The store should make the row due again after a backoff, or never if `isPermanent`. */
+  /** Records a failed attempt. The store should make the row due again after a backoff, or never if `isPermanent`. */
   markError(id: UUID, err: string, isPermanent?: boolean): Promise<void>;
   /** Like `markSent`, for many rows in one transaction. */
   markSentBatch?(ids: UUID[]): Promise<void>;
-  /** The rows could not be published because the server was unavailable: they are due again, and no attempt is counted. */
+  /** Makes rows due again without counting an attempt, because the server was unavailable. */
   release?(ids: UUID[], reason: string): Promise<void>;
-  /** Makes rows due again whose lease has expired. Returns how many. */
+  /** Makes rows due again whose lease has expired. Returns how many rows it changed. */
   requeueExpired?(): Promise<number>;
-  /** Deletes rows that were sent long ago. Returns how many. */
+  /** Deletes rows that were sent long ago. Returns how many it deleted. */
   purgeSent?(): Promise<number>;
   /**
    * Resolves when a row may be due, and at once when `signal` aborts. The drainer calls this instead of waiting for `intervalMs`, so
-   * it may resolve earlier or later than that.
+   * the promise may resolve before or after that time.
    */
   waitForRows?(intervalMs: Millis, signal: AbortSignal): Promise<void>;
 }
 
-/** The part of a bus that the drainer uses; the client and the sketch's `EventBus` have it. */
+/** The part of a bus that the drainer uses. The client has it, and so does `EventBus` of `@prombus/client/promethean`. */
 export interface OutboxBus {
   publish(topic: string, payload: unknown, opts?: OutboxPublishOptions): Promise<unknown>;
   /**
@@ -73,18 +73,18 @@ export interface DrainerOptions {
   intervalMs?: Millis;
   /** Maximum number of rows per claim; default 100. */
   batchSize?: number;
-  /** Stops the drainer. Rows whose publish is unanswered are released, and published again later with the same id. */
+  /** Stops the drainer. Rows whose publish has not been answered are published again later, with the same id. */
   signal?: AbortSignal;
-  /** Called with every failure, and with the row if the failure concerns one. Default: `console.warn`. */
+  /** Called with every failure, and with the row if the failure concerns a single row. Default: `console.warn`. */
   onError?: (error: unknown, row?: OutboxRecord) => void;
 }
 
 /** Error codes of rows that can never be published. */
 const PERMANENT: ReadonlySet<unknown> = new Set(["bad_json", "bad_request", "bad_topic", "too_large", "invalid_payload"]);
-/** Error codes that do not concern the row, in addition to those that are retryable. */
+/** Error codes that do not concern the row: no attempt is counted. Retryable errors are handled in the same way. */
 const UNAVAILABLE: ReadonlySet<unknown> = new Set(["aborted", "bad_token", "closed", "no_websocket", "unauthorized"]);
 const UUID_TEXT = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
-/** Must be shorter than the lease of a row, so that no other drainer claims it during the publish. */
+/** Must be shorter than the lease of a row, so that no other drainer claims the row during the publish. */
 const PUBLISH_TIMEOUT_MS = 15_000;
 const PURGE_INTERVAL_MS = 60_000;
 /** How often a waiting drainer checks whether the bus is closed. */
@@ -110,10 +110,10 @@ class Drainer<T> {
   readonly #outbox: OutboxStore<T>;
   readonly #bus: OutboxBus;
   readonly #options: DrainerOptions;
-  /** Rows that wait for the server, if the store has no `release`. */
+  /** Rows that could not be published because the server was unavailable. Used only if the store has no `release`. */
   #held: OutboxRecord<T>[] = [];
   #nextPurge = 0;
-  /** A publish was refused because the bus is closed. */
+  /** Whether a publish was refused because the bus is closed. */
   #isRefused = false;
 
   constructor(outbox: OutboxStore<T>, bus: OutboxBus, options: DrainerOptions) {
@@ -181,7 +181,7 @@ class Drainer<T> {
     return this.#settle(rows, await this.#publish(rows));
   }
 
-  /** Returns one outcome per row: `undefined` if the event is stored. */
+  /** Publishes rows. Returns one outcome per row: `undefined` if the event is stored. */
   async #publish(rows: OutboxRecord<T>[]): Promise<(Failure | undefined)[]> {
     const isPipelined = this.#bus.whenWritable !== undefined;
     const lastOfTopic = new Map<string, Promise<Failure | undefined>>();
@@ -195,7 +195,7 @@ class Drainer<T> {
         const before = isPipelined ? undefined : lastOfTopic.get(row.topic);
         const outcome = before === undefined
           ? this.#publishRow(row)
-          // A row must not be published before an earlier one that waits for the server.
+          // If the server was unavailable for an earlier row of the topic, this row must wait too: the order is kept.
           : before.then((failure) => (failure?.kind === "unavailable" ? failure : this.#publishRow(row)));
         lastOfTopic.set(row.topic, outcome);
         answers.push(outcome.then((failure) => { outcomes[index] = failure; }));
@@ -271,11 +271,11 @@ class Drainer<T> {
   }
 }
 
-/** The result of a pass: no row was due, rows were published, or every row failed. */
+/** The result of a pass: no row was due, at least one row was published, or every row failed. */
 type Pass = "empty" | "sent" | "failed";
 
 interface Failure {
-  /** `refused` counts as an attempt; `unavailable` does not. */
+  /** `permanent`: the row can never be published. `refused` counts as an attempt; `unavailable` does not. */
   kind: "permanent" | "refused" | "unavailable";
   error: unknown;
 }

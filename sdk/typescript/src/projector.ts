@@ -2,7 +2,7 @@
  * Projectors fold the events of one topic into states by key, and publish each changed state to another topic.
  *
  * The states are stored in the output topic: the newest event of a key is its state; `null` means that the key has no state. A
- * projector reads them when it opens, so it needs no other storage.
+ * projector reads the states when it opens, so it needs no other storage.
  *
  * Each input event changes the states exactly once, even after crashes and reconnects. The projector folds a batch of inputs,
  * publishes the changed states, then acks the inputs. The last state event of a batch has the header `projector-position`, which
@@ -27,8 +27,8 @@ export const PENDING_HEADER = "projector-pending";
 /** The user's functions that turn events into states. */
 export interface Projection<S, T = unknown> {
   /**
-   * Folds an event into the states. Every state that it sets is published; for every key that it removes, `null` is published. If it
-   * throws, the event changes nothing and goes to `dlq.<topic>`.
+   * Folds an event into the states. Every state that `fold` sets is published; for every key that it removes, `null` is published. If
+   * `fold` throws, the event changes nothing and goes to `dlq.<topic>`.
    */
   fold(event: StoredEvent<T>, states: States<S>): void;
   /** Changes states because time has passed. Called only after all events that existed at the start are folded. */
@@ -76,7 +76,7 @@ export interface ProjectorConsumer {
   close(): Promise<void>;
 }
 
-/** States by key. If folding an event fails, its changes are undone. */
+/** States by key. If folding an event fails, the changes that it made are undone. */
 export class States<S> {
   readonly #states = new Map<string, S>();
   /** The previous states of the changed keys. */
@@ -166,7 +166,7 @@ export class Projector<S, T = unknown> {
   #position: Position | undefined;
   /** Seq of the newest input when the projector was opened. */
   #endAtOpen = 0;
-  /** Keys with unpublished states, and the id of the input that changed them last. */
+  /** Keys with unpublished states, and the id of the input that changed each of them last; undefined if `tick` did. */
   readonly #changed = new Map<string, string | undefined>();
   #isStopped = false;
   #wake: () => void = () => {};
@@ -237,7 +237,8 @@ export class Projector<S, T = unknown> {
         const batch: Delivery[] = [];
         pull = await this.#gather(consumer, pull, batch);
         if (await this.#apply(batch)) continue;
-        // An input is missing, because another member or a lost connection of this member still has its lease; or a failed input could not be made a dead letter.
+        // An input is missing, because another member or a lost connection of this member still has its lease; or a failed input
+        // could not be made a dead letter.
         await consumer.close();
         pull = undefined;
         consumer = await this.#retry(() => this.#join());
@@ -279,7 +280,7 @@ export class Projector<S, T = unknown> {
         this.counts.folded += 1;
         done.push(delivery);
       } else {
-        // The dead letter must be durable before the position passes this input: a crash must not lose it.
+        // The dead letter must be durable before the position passes this input: a crash must not lose the input.
         if (!(await this.#makeDeadLetter(delivery, error))) {
           isComplete = false;
           break;
@@ -294,8 +295,8 @@ export class Projector<S, T = unknown> {
   }
 
   /**
-   * Makes an input a dead letter. Returns false if the server has not confirmed the dead letter as stored. A repetition after redelivery does not create a second
-   * dead letter.
+   * Makes an input a dead letter. Returns false if the server has not confirmed the dead letter as stored. A repetition after
+   * redelivery does not create a second dead letter.
    */
   async #makeDeadLetter(delivery: Delivery, reason: string): Promise<boolean> {
     try {
@@ -307,7 +308,10 @@ export class Projector<S, T = unknown> {
     }
   }
 
-  /** On a full disk an ack still applies, but is not durable. If a crash loses it, the input is redelivered and skipped. */
+  /**
+   * Acks an input. On a full disk the server reports an error, but the ack still applies; it is not durable. If a crash loses the
+   * ack, the input is redelivered and skipped.
+   */
   async #ack(delivery: Delivery): Promise<void> {
     try {
       await delivery.ack();
@@ -317,7 +321,10 @@ export class Projector<S, T = unknown> {
     }
   }
 
-  /** Whether no earlier input was left out. Retention and compaction leave gaps too, so a gap in the seqs alone proves nothing. */
+  /**
+   * Whether this seq is the next stored input after the position. Retention and compaction leave gaps in the seqs, so after a gap
+   * the server is asked which input is next.
+   */
   async #isNext(seq: number): Promise<boolean> {
     if (this.#position === undefined && this.#options.from === "latest") return true;
     const expected = (this.#position?.seq ?? 0) + 1;
@@ -399,7 +406,10 @@ export class Projector<S, T = unknown> {
     return found === undefined || found.seq > seq || found.id === id;
   }
 
-  /** Joins the group at the input after the position. */
+  /**
+   * Joins the group so that the input after the position is delivered first. Without a position, the group continues after its
+   * cursor; a new group starts at `from`.
+   */
   async #join(): Promise<ProjectorConsumer> {
     const { input, group, from = "earliest", batchSize = 100 } = this.#options;
     const cursor = await this.#client.cursor(input, group);
@@ -415,13 +425,13 @@ export class Projector<S, T = unknown> {
     return orFromEarliest(start, consume);
   }
 
-  /** Moves the group. This voids the leases of lost members, so that all inputs are delivered in order. */
+  /** Moves the group. This voids the leases of members that lost their connection, so that all inputs are delivered in order. */
   async #seek(start: Start): Promise<void> {
     const { input, group } = this.#options;
     await orFromEarliest(start, (to) => this.#client.seek(input, group, to));
   }
 
-  /** Repeats a call while it fails with a retryable error. */
+  /** Repeats a call while it fails with a retryable error, until `stop()`. */
   async #retry<R>(call: () => Promise<R>): Promise<R> {
     const backoff = new Backoff(100, 5_000);
     for (;;) {
@@ -478,7 +488,10 @@ function isFull(thrown: unknown): boolean {
   return thrown instanceof PrombusError && thrown.code === "storage_full";
 }
 
-/** Starts at the first event if the id is unknown because its event was cleaned. Inputs that the states contain are skipped. */
+/**
+ * Calls `act` with `start`, or with `"earliest"` if the id in `start` is unknown because retention or compaction removed its event.
+ * The projector then skips the inputs that the states already contain.
+ */
 async function orFromEarliest<R>(start: Start, act: (start: Start) => Promise<R>): Promise<R> {
   try {
     return await act(start);

@@ -2,7 +2,7 @@
  * Publishes events: a bounded queue, a window of unanswered frames, and resends.
  *
  * Every publish has an id or an idempotency key before it is sent for the first time. If its answer is lost, the client sends it
- * again over the next connection, and the server stores it once.
+ * again over the next connection, and the server stores the event only once.
  */
 import { Backoff } from "./backoff.js";
 import { asError, type Connection } from "./connection.js";
@@ -16,7 +16,7 @@ import { uuidv7 } from "./uuid.js";
 export interface PublisherOptions {
   /** Maximum number of unanswered publishes; default 65,536. Further publishes are rejected with `queue_full`. */
   maxQueued?: number | undefined;
-  /** Maximum total size of their frames, in characters; default 64 Mi. */
+  /** Maximum total size of the frames of unanswered publishes, in characters; default 64 Mi (2^26). */
   maxQueuedBytes?: number | undefined;
   /** How long a publish is retried; default 60,000. */
   publishTimeoutMs?: Millis | undefined;
@@ -25,16 +25,16 @@ export interface PublisherOptions {
 /** A publish that is not answered yet. */
 interface Publish extends Waiter {
   readonly corr: number;
-  /** Its id or idempotency key. */
+  /** The event's id or idempotency key. */
   readonly name: string | undefined;
   readonly frame: string;
   readonly deadline: Millis;
-  /** Why the server refused the last attempt. */
+  /** Why the server refused the last attempt, if it did. */
   lastError?: PrombusError;
   fail(error: unknown): void;
 }
 
-/** Limits of sent and unanswered publishes: enough for any round trip, and less than what makes the server apply backpressure. */
+/** Limits of publishes that are sent and unanswered: enough for any round trip, and too few for the server to apply backpressure. */
 const WINDOW = 16_384;
 const WINDOW_BYTES = 2 << 20;
 
@@ -53,7 +53,7 @@ export class Publisher {
   #deadlineTimer: ReturnType<typeof setTimeout> | undefined;
   #nextDeadline = Infinity;
   #waiting: { isMet: () => boolean; resolve: () => void }[] = [];
-  /** How many publishes may be sent and unanswered: 1 after a refusal, doubled with each OK. */
+  /** How many publishes may be sent and unanswered: 1 after a temporary refusal, doubled with each final answer up to `WINDOW`. */
   #window = WINDOW;
   #closedBy: PrombusError | undefined;
 
@@ -135,7 +135,7 @@ export class Publisher {
     });
   }
 
-  /** The connection broke: all unanswered publishes will be sent again in the order of the calls. */
+  /** Called when the connection broke: queues all sent publishes, so that they are sent again in the order of the calls. */
   lost(): void {
     for (const publish of this.#sent) this.#queued.add(publish);
     this.#isUnsorted ||= this.#sent.size > 0;
@@ -143,7 +143,10 @@ export class Publisher {
     this.#sentBytes = 0;
   }
 
-  /** The server closed the connection because a frame was too large. Fails the largest publish, which would cause that again. */
+  /**
+   * Called when the server closed the connection because a frame was too large. Fails the largest sent publish, because sending it
+   * again would have the same result.
+   */
   frameTooLarge(error: PrombusError): void {
     const [largest] = [...this.#sent].sort((one, other) => other.frame.length - one.frame.length);
     largest?.fail(error);
@@ -196,7 +199,7 @@ export class Publisher {
     if (this.#queued.size > 0) this.flush();
   }
 
-  /** The server refused the publish temporarily: queues it again and pauses. */
+  /** Handles a temporary refusal: queues the publish again, and pauses all publishes. */
   #retry(publish: Publish, error: PrombusError): void {
     if (!this.#sent.delete(publish)) return;
     this.#sentBytes -= publish.frame.length;

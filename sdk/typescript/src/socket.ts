@@ -1,7 +1,7 @@
 /** A WebSocket connection that works with the WebSocket class of any runtime. */
 import { gatherWrites } from "./node-socket.js";
 
-/** The part of a WebSocket that is used here. Browsers, Node 22, Bun, Deno and `ws` have it. */
+/** The part of a WebSocket that the client uses. Browsers, Node 22, Bun, Deno and `ws` have it. */
 export interface WebSocketLike {
   readonly readyState: number;
   onopen: ((event: never) => void) | null;
@@ -65,7 +65,7 @@ export class Socket {
   /** Ends the connection at once, without waiting for the peer. */
   abandon(reason = ""): void {
     const socket = this.#socket as WebSocketLike & NodeSocket;
-    // Must come first: Node's own WebSocket calls `onclose`, without the reason, during `close()` while it connects.
+    // Must come first: if Node's own WebSocket is still connecting, its `close()` calls `onclose`, without the reason.
     this.#end(1006, reason);
     if (socket.terminate !== undefined) socket.terminate();
     else socket.close();

@@ -1,8 +1,10 @@
 /**
- * Outbox and deduplication marks in SQLite, with `node:sqlite` (Node 22.5 or later) or better-sqlite3.
+ * Outbox and deduplication marks (records that a group has processed an event) in SQLite, with `node:sqlite` (Node 22.5 or later) or
+ * better-sqlite3.
  *
- * The tables are those of the Rust library, so Rust and Node programs can share them. Rows are claimed in an immediate transaction, so
- * only one drainer gets a row. Both drivers are synchronous: each call blocks the thread until SQLite is done.
+ * The Rust library uses the same tables, so Rust and Node programs can share them. A drainer claims outbox rows in an immediate
+ * transaction before it publishes them, so only one drainer gets a row. Both drivers are synchronous: each call blocks the thread
+ * until SQLite is done.
  */
 import { DEDUPE_TTL_MS, type DedupeStore } from "./exactly-once.js";
 import { PrombusError } from "./errors.js";
@@ -12,7 +14,7 @@ import { uuidv7 } from "./uuid.js";
 
 type SqlValue = null | number | bigint | string | Uint8Array;
 
-/** The methods of a database that are used here; `DatabaseSync` of `node:sqlite` and `Database` of better-sqlite3 have them. */
+/** The methods of a database that this module uses; `DatabaseSync` of `node:sqlite` and `Database` of better-sqlite3 have them. */
 export interface SqliteDatabase {
   exec(sql: string): unknown;
   prepare(sql: string): SqliteStatement;
@@ -47,7 +49,7 @@ CREATE INDEX IF NOT EXISTS outbox_sent ON outbox (status, sent_ms);
 CREATE INDEX IF NOT EXISTS outbox_ts ON outbox (ts);
 `;
 
-/** The table of marks. Marks with a seq belong to the Rust library's `SqliteExactlyOnce`, which purges them. */
+/** The table of marks. Marks with a seq belong to the Rust library's `SqliteExactlyOnce`, which purges them itself. */
 const DEDUPE_SQL = `CREATE TABLE IF NOT EXISTS prombus_dedupe (
   topic TEXT NOT NULL,
   consumer TEXT NOT NULL,
@@ -95,7 +97,7 @@ async function open(path: string): Promise<SqliteDatabase> {
 
 type SqliteConstructor = new (path: string) => SqliteDatabase;
 
-/** Passing the name as a variable keeps compilers and bundlers from resolving an optional module. */
+/** Imports an optional module. Its name is a variable, so that compilers and bundlers do not try to resolve it. */
 async function importModule<M>(name: string): Promise<M> {
   return (await import(name)) as M;
 }
@@ -110,7 +112,7 @@ export interface SqliteOutboxOptions {
   worker?: string;
   /** How long a claimed row is leased to this drainer; default 30,000. */
   leaseMs?: Millis;
-  /** Failed attempts before a row is dead; default 10. */
+  /** After this many failed attempts a row is dead: it is not tried again. Default 10. */
   maxAttempts?: number;
   /** How long sent rows are kept; default one day. 0 deletes a row when it is sent. */
   keepSentMs?: Millis;
@@ -160,8 +162,8 @@ export class SqliteOutbox<T = unknown> implements OutboxStore<T> {
   }
 
   /**
-   * Adds a row, within the caller's transaction if there is one: the row exists once that transaction commits. Throws if a row with
-   * this id exists.
+   * Adds a row, within the caller's transaction if there is one: the row exists when that transaction has committed. Throws if a row
+   * with this id exists.
    */
   add(rec: OutboxRecord<T>): void {
     const payload: string | undefined = JSON.stringify(rec.payload);
@@ -175,7 +177,7 @@ export class SqliteOutbox<T = unknown> implements OutboxStore<T> {
 
   async claimBatch(n: number): Promise<OutboxRecord<T>[]> {
     const now = Date.now();
-    // An idle drainer must not take the write lock from the service.
+    // Without due rows, no transaction is started: an idle drainer must not keep the service from writing.
     if (this.#due(now, 1).length === 0) return [];
     return this.#transact(() => {
       const claim = this.#prepare(`UPDATE outbox SET status = 'claimed', worker = ?, lease_until_ms = ?
@@ -216,7 +218,7 @@ export class SqliteOutbox<T = unknown> implements OutboxStore<T> {
     this.#transact(() => {
       const failed = this.#prepare(`UPDATE outbox SET attempts = attempts + 1
         WHERE id = ? AND worker = ? AND status = 'claimed' RETURNING rowid, attempts`).get(id, this.worker);
-      // The lease has expired, and another drainer may have the row.
+      // This drainer's lease has expired, and another drainer may have claimed the row.
       if (failed === undefined || failed === null) return;
       const { rowid, attempts } = failed as { rowid: number; attempts: number };
       const isDead = isPermanent || attempts >= this.#maxAttempts;
@@ -261,7 +263,7 @@ export class SqliteOutbox<T = unknown> implements OutboxStore<T> {
     return Object.fromEntries(rows.map(({ status, n }) => [status, n]));
   }
 
-  /** Rows that are due, failed and new ones, in insertion order. */
+  /** Selects up to `n` due rows, failed ones in preference to new ones. Returns their rowids in insertion order. */
   #due(now: Millis, n: number): number[] {
     const sql = `SELECT rowid FROM outbox WHERE status = ? AND next_attempt_ms <= ?
       ORDER BY next_attempt_ms, rowid LIMIT ?`;
@@ -317,7 +319,7 @@ export class SqliteDedupe implements DedupeStore {
     this.#database.prepare(sql).run(topic, group, id, now + ttlMs, now);
   }
 
-  /** Deletes expired marks, at most 1,000. Returns how many. */
+  /** Deletes expired marks, at most 1,000. Returns how many it deleted. */
   purge(): number {
     const sql = `DELETE FROM prombus_dedupe WHERE (topic, consumer, id) IN (
       SELECT topic, consumer, id FROM prombus_dedupe WHERE expires_ms <= ? AND seq IS NULL LIMIT ${PURGE_ROWS})`;
@@ -367,7 +369,7 @@ function required(value: unknown, name: string): string {
   return found;
 }
 
-/** The text of a column. Another program may have written it as a blob. */
+/** The text of a column; undefined if it is NULL. Accepts a blob, because another program may have written the text as one. */
 function text(value: unknown, name: string): string | undefined {
   if (value === null) return undefined;
   if (typeof value === "string") return value;
@@ -379,7 +381,7 @@ function text(value: unknown, name: string): string | undefined {
   }
 }
 
-/** 100 ms, doubling with each attempt to 30 s, with ±20 % jitter. */
+/** The wait after a failed attempt: 100 ms, doubled with each further attempt up to 30 s, with ±20 % jitter. */
 function backoffMs(attempts: number): Millis {
   const full = Math.min(100 * 2 ** Math.min(attempts - 1, 16), 30_000);
   return Math.round(full * (0.8 + Math.random() * 0.4));

@@ -2,11 +2,11 @@
 
 /** Splits a stream of UTF-8 into lines that end with LF or CRLF. */
 export class LineSplitter {
-  /** The incomplete line at the end. */
+  /** The end of the input so far: a line that is not complete yet. */
   rest = "";
   readonly #decoder = new TextDecoder();
 
-  /** The lines that these bytes complete, without line ends. */
+  /** Adds bytes. Returns the lines that they complete, without line ends. */
   push(bytes: Uint8Array): string[] {
     const lines = this.#decoder.decode(bytes, { stream: true }).split("\n");
     lines[0] = this.rest + (lines[0] as string);
@@ -18,15 +18,15 @@ export class LineSplitter {
 export interface SseMessage {
   /** The position at which a client resumes after this message. */
   readonly id: string;
-  /** The type; empty for an ordinary message. */
+  /** The value of `event:`; empty for an ordinary message. */
   readonly event: string;
-  /** Undefined for a block that only sets the id, or that only has comments. */
+  /** The value of `data:`; undefined if the block has none, but only an id or comments. */
   readonly data: string | undefined;
 }
 
-/** Parses a `text/event-stream`. A block, and its id, applies only when it is complete. */
+/** Parses a `text/event-stream`. A message, with its id, is returned only when the empty line that ends its block has arrived. */
 export class SseParser {
-  /** The value of `retry:`. */
+  /** The last value of `retry:`, the reconnect delay that the server asks for. */
   retryMs: number | undefined;
   readonly #lines = new LineSplitter();
   #id: string;

@@ -30,8 +30,8 @@ interface StatePage<T> {
 type Pending<T> = Map<string, StateChange<T>>;
 
 /**
- * The newest event of each key that is not deleted. The view follows the topic until it is closed; an event with the payload null
- * deletes its key. Iterating returns the changes from that point on.
+ * The newest event of each key that is not deleted. The view follows the topic until the view is closed; an event with the payload
+ * null deletes its key. Iterating returns the changes from that point on.
  */
 export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
   readonly #http: Http;
@@ -40,7 +40,7 @@ export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
   readonly #stop = new AbortController();
   /** One entry for each iterator that has not ended. */
   readonly #iterators = new Set<Pending<T>>();
-  /** Wakes the `next` calls that wait. */
+  /** Callbacks that wake the waiting calls of `next`. */
   readonly #waiting: (() => void)[] = [];
   #events = new Map<string, StoredEvent<T>>();
   #position: StatePosition | undefined;
@@ -106,8 +106,8 @@ export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
   }
 
   /**
-   * The changes from now on. If the reader cannot keep up, several changes of a key are merged into one. The iterator ends when
-   * the view is closed, and throws if the view fails.
+   * Iterates over the changes from now on. If the reader cannot keep up, several changes of a key are merged into one. The iterator
+   * ends when the view is closed, and throws if the view fails.
    */
   [Symbol.asyncIterator](): AsyncIterableIterator<StateChange<T>> {
     const pending: Pending<T> = new Map();
@@ -168,7 +168,7 @@ export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
             backoff.reset();
           }
         } catch (error) {
-          // `unknown_id`: the server was restored to an older state, or the topic was deleted.
+          // After `unknown_id` (the server was restored to an older state, or the topic was deleted) the state is loaded again.
           await http.retryAfter(error, backoff, signal, "unknown_id");
         }
       }
@@ -219,7 +219,7 @@ export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
     for (const pending of this.#iterators) {
       const change = pending.get(key);
       const previous = change ? change.previous : last;
-      // A key that was created and deleted since the iterator's last change is not a change.
+      // If a key was created and deleted again before the iterator returned it, there is no change to return.
       if (event || previous) pending.set(key, { key, event, previous });
       else pending.delete(key);
     }

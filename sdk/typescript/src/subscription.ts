@@ -1,5 +1,5 @@
 /// <reference lib="esnext.disposable" preserve="true" />
-/** A subscription with a handler: returning acks the event, throwing nacks it. */
+/** A subscription with a handler: when the handler returns, the event is acked; when it throws, the event is nacked. */
 import type { ClientEvents, Connection } from "./connection.js";
 import type { Emitter } from "./emitter.js";
 import { ClosedError, messageOf, NackError, type PrombusError, RejectError, ValidationError } from "./errors.js";
@@ -78,7 +78,7 @@ export class Subscription {
     return this.unsubscribe();
   }
 
-  /** A handler that is still running must not run twice.
+  /** If an event is redelivered while its handler is still running, only the lease is renewed: the handler must not run twice.
    * @internal */
   readonly takesLostAgain = false;
 

@@ -13,7 +13,7 @@ export class TokenBucket {
     this.#last = Date.now();
   }
 
-  /** Takes `n` tokens, or none if there are fewer. Returns whether it took them. */
+  /** Takes `n` tokens, or none if there are fewer than `n`. Returns whether it took them. */
   tryConsume(n = 1): boolean {
     this.#refill();
     if (this.#tokens < n) return false;

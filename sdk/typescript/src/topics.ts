@@ -32,7 +32,7 @@ export type Inputs<S> = { [K in keyof S]: InputOf<S[K]> };
 /** The payloads that handlers receive, by topic. */
 export type Outputs<S> = { [K in keyof S]: OutputOf<S[K]> };
 
-/** Whether the pattern `P` matches the topic `T`: `*` is one segment, `**` any number of them. */
+/** Whether the pattern `P` matches the topic `T`: `*` stands for one segment, `**` for zero or more. */
 type Matches<P extends string, T extends string> = P extends T
   ? true
   : P extends "**"
@@ -49,7 +49,10 @@ type Matches<P extends string, T extends string> = P extends T
         ? T extends `${string}.${string}` ? false : true
         : false;
 
-/** Excludes dead-letter topics: they match only patterns that begin with `dlq.`, which {@link PayloadOf} handles. */
+/**
+ * The topics that the pattern `P` matches, without dead-letter topics: these match only patterns that begin with `dlq.`, which
+ * {@link PayloadOf} handles.
+ */
 type MatchingTopics<M, P extends string> = {
   [K in keyof M & string]: K extends `dlq.${string}` ? never : Matches<P, K> extends true ? K : never;
 }[keyof M & string];
@@ -68,7 +71,10 @@ export type PayloadOf<M, P extends string> = string extends keyof M
       ? DeadLetter<PayloadOf<M, Topic>>
       : [MatchingTopics<M, P>] extends [never] ? unknown : M[MatchingTopics<M, P>];
 
-/** Checks a payload. Returns the schema's output, or a promise of it if the schema is asynchronous. */
+/**
+ * Checks a payload with the schema of its topic. Returns the schema's output, or a promise of it if the schema is asynchronous.
+ * Without a schema, returns the payload unchanged.
+ */
 export function validate(schemas: Schemas | undefined, topic: string, payload: unknown): unknown {
   const schema = schemas !== undefined && Object.hasOwn(schemas, topic) ? schemas[topic] : undefined;
   if (schema === undefined) return payload;

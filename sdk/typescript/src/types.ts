@@ -33,7 +33,7 @@ export type StoredEvent<T = unknown> = EventRecord<T> & { seq: number };
 export interface DeadLetter<T = unknown> {
   /** Topic of the event that failed. */
   topic: string;
-  /** The group that gave it up. */
+  /** The group that gave the event up. */
   group: string;
   original: StoredEvent<T>;
   /** Why the group gave up: the reason of the last nack, or another cause. */
@@ -129,7 +129,7 @@ export interface DeliveryContext {
   /** The topic or pattern of the subscription. */
   readonly subscription: string;
   readonly group: string;
-  /** Why the event was delivered again. */
+  /** Why the event was delivered again; undefined if it was not delivered before. */
   readonly reason?: RedeliveryReason | undefined;
   /** The reason of the last nack. */
   readonly lastError?: string | undefined;
@@ -149,7 +149,7 @@ export type Handler<T = unknown> = (event: StoredEvent<T>, ctx: DeliveryContext)
 
 /**
  * The outcome of an ack or nack: `settled` (it is durable), `stale` (this member had lost the event, so nothing changed), or
- * `deferred` (the connection is down: it is sent if the event is redelivered to this client).
+ * `deferred` (the connection is down: the ack or nack is sent if the event is redelivered to this client).
  */
 export type Settlement = "settled" | "stale" | "deferred";
 
@@ -192,11 +192,11 @@ export interface GroupInfo {
   made_ts: Millis;
   expire_ms: Millis | null;
   members: number;
-  /** Unsettled events. */
+  /** The number of unsettled events. */
   lag: number;
-  /** Events that are leased to members. */
+  /** The number of events that are leased to members. */
   in_flight: number;
-  /** Events that wait for redelivery. */
+  /** The number of events that wait for redelivery. */
   waiting: number;
   oldest_unacked: { topic: string; seq: number; id: UUID; ts: Millis; age_ms: Millis } | null;
   counters: Record<string, number>;

@@ -1,4 +1,4 @@
-/** UUIDv7: begins with the time, so that later ids sort after earlier ones. */
+/** Generates UUIDv7s: ids that begin with the time, so that later ids sort after earlier ones. */
 
 let lastMs = 0;
 let counter = 0;
@@ -27,7 +27,7 @@ export function uuidv7(now: number = Date.now()): string {
   const time = lastMs.toString(16).padStart(12, "0");
   const count = counter.toString(16).padStart(3, "0");
   const random = randomHex() + randomHex();
-  // The variant is two bits; the two after it are random.
+  // This hex digit consists of the variant (the bits 10) and two random bits.
   const variant = "89ab"[parseInt(random[0] as string, 16) & 3];
   return `${time.slice(0, 8)}-${time.slice(8)}-7${count}-${variant}${random.slice(1, 4)}-${random.slice(4)}`;
 }

@@ -37,7 +37,7 @@ pub(super) struct Link<W> {
     pub(super) out: Vec<u8>,
     /// How many bytes of `out` were written.
     written: usize,
-    /// Whether epoll reports when the socket is writable.
+    /// Whether bytes remain to be written. If so, epoll reports when the socket is writable.
     pub(super) waits_for_room: bool,
 }
 

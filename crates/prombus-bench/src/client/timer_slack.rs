@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 
 /// While this value exists, the thread's sleeps end on time instead of up to 50 µs later. Dropping it restores the previous slack,
-/// because programs that the thread starts inherit it.
+/// because programs that the thread starts inherit the slack.
 pub(super) struct NoTimerSlack {
     before: Option<NonZeroU64>,
 }

@@ -52,9 +52,9 @@ pub struct WebSocketWire {
     has_client_ids: bool,
     /// The start of an ACK, up to the id.
     ack_head: String,
-    /// Encoded acks that are not in the output yet.
+    /// Encoded acks and pongs that are not in the output yet.
     acks: Vec<u8>,
-    /// The mask of the last frame, which is also the state of the generator.
+    /// The mask of the last frame, from which the next mask is computed.
     mask: u32,
     /// A counter that makes generated ids unique.
     ids: u64,

@@ -13,7 +13,7 @@ use std::io::{BufWriter, Read, Seek, SeekFrom, Write, stdout};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// A file is searched backwards in pieces of this size.
+/// A file is read backwards in pieces of this size to find its last line.
 const PIECE_BYTES: u64 = 64 * 1024;
 
 /// The fields of an exported line that tell where to resume.
@@ -117,7 +117,7 @@ fn query_of(args: &ExportArgs, to_seq: Option<u64>, last: Option<LastLine>) -> H
     }
 }
 
-/// The file to write to, if one is named, and its last line if it is resumed.
+/// Opens the file to write to, if one is named. With `--resume`, also returns the file's last complete line, if it has one.
 fn open_output(args: &ExportArgs) -> anyhow::Result<(Option<File>, Option<LastLine>)> {
     if args.resume && args.order == Order::Desc {
         bail!("--resume continues with newer events; it cannot be combined with --order desc");

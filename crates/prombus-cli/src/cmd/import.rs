@@ -28,7 +28,7 @@ struct Tally {
     imported: u64,
     duplicates: u64,
     bad: u64,
-    /// Some lines had no id: a second run would publish them again.
+    /// Whether some lines had no id, so that a second run would publish them again.
     has_made_ids: bool,
     /// The first line that was not sent.
     next_line: u64,
@@ -141,14 +141,14 @@ async fn send(
                 bar.suspend(|| print_error(&format!("line {line}: {error}; skipped")));
             }
             Err(error) if is_permanent(&error) => {
-                // Lines after it were imported, so each refused line is reported by number.
+                // Lines after a refused line may have been imported, so each refused line is reported by its number.
                 let named = anyhow::anyhow!("line {line}: {error}");
                 if let Some(before) = refused.replace(named) {
                     bar.suspend(|| print_error(&one_line(&before)));
                 }
             }
             Err(error) => {
-                // The line may succeed later: continuing after it would lose it.
+                // The line may succeed later, so the next run must not start after it.
                 stopped.get_or_insert((line, error));
             }
         }

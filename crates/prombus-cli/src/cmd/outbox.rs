@@ -63,7 +63,8 @@ async fn drain(args: &OutboxArgs) -> anyhow::Result<ExitCode> {
     };
     print_counts(&counts)?;
     let left = source.counts().await?;
-    // Pending rows were added after the drainer's last check. Rows with these two statuses are unfinished, whichever drainer holds them.
+    // Pending rows were added after the drainer's last check and are not a failure. Rows that are claimed or have an error are
+    // unfinished, whichever drainer holds them.
     let is_unfinished = left.contains_key("claimed") || left.contains_key("error");
     let left: Vec<String> = left
         .iter()

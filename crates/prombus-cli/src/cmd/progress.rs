@@ -27,7 +27,7 @@ pub fn size(bytes: u64) -> String {
     format!("{}, ", HumanBytes(bytes))
 }
 
-/// A bar with this template.
+/// A bar with this template; hidden if stderr is not a terminal.
 pub fn bar(total: u64, template: &str) -> ProgressBar {
     if !stderr().is_terminal() {
         return ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A chunk has at most the events of a tenth of a second.
+/// A chunk has at most the events of a tenth of a second, but at least one event.
 const CHUNKS_A_SECOND: f64 = 10.0;
 /// The longest wait: a year.
 const LONGEST_SECONDS: f64 = 365.0 * 86_400.0;
@@ -20,7 +20,7 @@ pub struct RateLimiter {
 }
 
 impl RateLimiter {
-    /// Events per second; `None` is unlimited.
+    /// Creates a limiter for this number of events per second; `None` is unlimited.
     pub fn new(per_second: Option<f64>) -> Self {
         Self { per_second, began: Instant::now(), passed: 0 }
     }

@@ -16,7 +16,7 @@ const COULD_NOT_RUN: u8 = 2;
 /// Runs the command.
 ///
 /// # Errors
-/// Writing to stdout failed.
+/// When stdout cannot be written.
 pub fn run(args: &RepairArgs) -> anyhow::Result<ExitCode> {
     let bar = progress::bytes(0);
     let repaired = repair(&args.data, args.accept_loss, |progress: Progress| {

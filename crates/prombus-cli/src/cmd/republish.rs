@@ -43,8 +43,8 @@ impl Republisher {
     pub async fn add(&mut self, record: Record) -> anyhow::Result<()> {
         self.chunk_bytes += record.byte_count();
         self.chunk.push(record);
-        // Duplicates do not count towards the limit, and are known only from the responses: a chunk never has more copies than the
-        // limit still allows.
+        // Duplicates do not count towards the limit, and are known only from the responses. So a chunk never has more copies than
+        // the limit still allows.
         let room = self.limit.map_or(u64::MAX, |limit| limit - self.published);
         let full = self.rate.chunk_size(CHUNK_EVENTS).min(usize::try_from(room).unwrap_or(usize::MAX));
         if self.chunk.len() >= full || self.chunk_bytes >= CHUNK_BYTES {

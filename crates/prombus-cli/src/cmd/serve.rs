@@ -1,4 +1,4 @@
-//! `prombus serve`: opens the store and serves until a signal stops it.
+//! `prombus serve`: opens the store and serves until a signal stops the process.
 //!
 //! A server has its own store, or it is a gateway: one of several servers that share a store (see `shared`).
 
@@ -71,7 +71,7 @@ async fn serve(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
         }
     };
     raise_descriptors(&server);
-    // Before the server is announced: a signal sent right after the announcement must not be lost.
+    // Installed before the server is announced, so that a signal right after the announcement is not lost.
     let signals = Signals::install().context("cannot watch for signals")?;
     let reloaded = Arc::clone(&backend);
     sighup_reload::on_hangup(args.clone(), settings.clone(), move |rules| reloaded.set_topic_rules(rules))

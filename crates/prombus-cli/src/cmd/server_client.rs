@@ -52,7 +52,7 @@ pub struct TopicPage<T> {
 /// Topics in the order of their names, page by page.
 pub struct TopicPages<'a> {
     prefix: &'a str,
-    /// Whether each topic contains its settings.
+    /// Whether to request the settings of each topic.
     with_settings: bool,
     /// The parameter `next` of the next request; `None` for the first page.
     next: Option<String>,
@@ -102,7 +102,7 @@ pub async fn known_topic(client: &Client, name: &str) -> anyhow::Result<TopicVie
     }
 }
 
-/// The view of a topic that must exist; `None` for a pattern.
+/// Checks a topic name or pattern. Returns the view of a topic, which must exist; `None` for a pattern.
 pub async fn known_topics(client: &Client, name: &str) -> anyhow::Result<Option<TopicView>> {
     prombus_protocol::check_pattern(name)?;
     if name.contains('*') { Ok(None) } else { known_topic(client, name).await.map(Some) }

@@ -156,7 +156,7 @@ async fn set(client: &Client, name: &str, settings: &[String]) -> anyhow::Result
     Ok(())
 }
 
-/// The settings `set` with the changes applied.
+/// Returns the settings `set` with the changes applied. A change without a value removes a setting.
 fn merged(mut set: Map<String, Value>, changes: &[String]) -> anyhow::Result<TopicOptions> {
     for change in changes {
         let (key, text) = change.split_once('=').with_context(|| format!("{change:?} is not KEY=VALUE"))?;
@@ -165,7 +165,7 @@ fn merged(mut set: Map<String, Value>, changes: &[String]) -> anyhow::Result<Top
             set.retain(|name, _| name != "retention_days" && name != "retention_ms");
         }
         if text.is_empty() {
-            // An unknown key is reported below.
+            // `null` removes a setting. An unknown key is reported below.
             set.insert(key.to_owned(), Value::Null);
         } else {
             // The name of a topic is a string even if it looks like a number.

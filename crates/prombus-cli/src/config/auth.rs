@@ -11,10 +11,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 use toml::{Table, Value};
 
-/// A shorter HS256 secret could be found by brute force.
+/// The minimum length of an HS256 secret. A shorter secret could be found by brute force.
 const SECRET_BYTES_MIN: usize = 32;
 
-/// Checks the section and converts it to options.
+/// Checks the section `[auth]` and converts it to options.
 pub fn auth(problems: &mut Problems, source: &Source) -> AuthOptions {
     let mut names = BTreeSet::new();
     let mut tokens = Vec::new();

@@ -1,5 +1,5 @@
-//! Reads settings from environment variables: `PROMBUS_*` for every key of the config file, and `WS_PORT`, `HTTP_PORT`,
-//! `WS_TOKEN`.
+//! Reads settings from environment variables: `PROMBUS_*` for every key of the config file that is not in a list of tables, and
+//! `WS_PORT`, `HTTP_PORT`, `WS_TOKEN`.
 
 use super::definitions;
 use super::setting::{Kind, Setting};
@@ -36,7 +36,7 @@ pub struct EnvironmentSettings {
 }
 
 impl Environment {
-    /// Selects the variables of prombus.
+    /// Keeps only the variables that prombus reads.
     ///
     /// # Errors
     /// Names a variable whose value is not UTF-8.
@@ -57,7 +57,7 @@ impl Environment {
         self.variables.get(CONFIG).map(String::as_str)
     }
 
-    /// Reads the variables.
+    /// Reads the settings from the variables.
     ///
     /// # Errors
     /// One line for each bad value, with the variable's name. A secret is never shown.

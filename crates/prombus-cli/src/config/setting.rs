@@ -52,7 +52,7 @@ pub enum Kind {
 
 /// The field that a setting's value is written to. The setting's default is the value of this field in [`Settings::default`].
 pub enum Field {
-    /// A count, or a number of bytes or milliseconds.
+    /// A count, a number of bytes, or a number of milliseconds.
     Number(fn(&mut Settings) -> &mut dyn Number),
     /// A switch.
     Switch(fn(&mut Settings) -> &mut bool),
@@ -96,7 +96,7 @@ impl Number for Option<u64> {
     }
 }
 
-/// Milliseconds.
+/// A duration, as a number of milliseconds.
 impl Number for Duration {
     fn set(&mut self, number: u64) {
         *self = Self::from_millis(number);
@@ -149,7 +149,7 @@ impl Setting {
         (!self.is_in_list()).then(|| format!("PROMBUS_{}", self.path.replace('.', "_").to_uppercase()))
     }
 
-    /// Writes a value to its field. A value out of range is a problem instead.
+    /// Writes a value to the setting's field. A value that is out of range is not written, but reported as a problem.
     pub fn apply(&self, settings: &mut Settings, value: &Value, problems: &mut Problems) {
         if let Err(why) = self.kind.check_range(value) {
             return problems.add(self.path, why);

@@ -32,20 +32,20 @@ pub struct BusSettings {
     pub store: StoreChoice,
     /// Limits that apply to every store.
     pub limits: Limits,
-    /// Options of the log.
+    /// Options of the log store.
     pub log: LogOptions,
     /// The capacity of the memory store.
     pub memory_bytes: u64,
     /// Options of the MongoDB store.
     pub mongodb: MongoSettings,
-    /// Settings of topics.
+    /// The rules of `[[topic]]`, in the order of the file.
     pub topics: Vec<TopicRule>,
 }
 
 /// How a MongoDB database is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MongoSettings {
-    /// The database; by default the one in the URL, or `prombus` if it names none.
+    /// The database; by default the one in the URL, or `prombus` if the URL names none.
     pub database: Option<String>,
     /// Prefix of the collection names.
     pub prefix: String,
@@ -58,9 +58,9 @@ pub struct MongoSettings {
 /// A choice of store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreChoice {
-    /// The log in a folder.
+    /// The log store of prombus, in this folder.
     Log(PathBuf),
-    /// Memory.
+    /// Events are kept in memory only.
     Memory,
     /// A MongoDB database, which several gateways can share.
     MongoDb(StoreUrl),

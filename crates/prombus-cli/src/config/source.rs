@@ -74,7 +74,7 @@ impl Source {
     pub fn merge(&mut self, upper: Self) {
         merge_tables(&mut self.table, upper.table);
         for (path, origin) in upper.origins {
-            // A replaced list also replaces the origins of its elements.
+            // If a list is replaced, the origins of its old elements are removed too.
             let elements = format!("{path}[");
             let from = (Bound::Included(elements.clone()), Bound::Unbounded);
             let stale: Vec<_> = self

@@ -2,8 +2,8 @@
 
 use strsim::osa_distance;
 
-/// The nearest of `known`, if any is near enough to be suggested. Names are dotted paths: a key in the wrong table counts as
-/// near.
+/// The nearest of `known`; `None` if no name is near enough to be suggested. Names are dotted paths, and a key in the wrong table
+/// counts as near.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let limit = (name.len() / 3).clamp(1, 4);
     known
@@ -17,7 +17,7 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
 fn distance_of_paths(left: &str, right: &str) -> usize {
     let whole = osa_distance(left, right);
     let (left, right) = (last_part(left), last_part(right));
-    // Short names such as `key` occur in several tables: compare whole paths.
+    // Short names such as `key` occur in several tables, so only whole paths are compared.
     if left.len() < 5 {
         return whole;
     }

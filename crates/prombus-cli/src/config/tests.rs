@@ -350,7 +350,7 @@ fn the_help_of_serve_has_every_flag_with_its_default() {
     let mut command = <Args as clap::CommandFactory>::command();
     let serve = command.find_subcommand_mut("serve").unwrap();
     let help = serve.render_long_help().to_string();
-    // The help is wrapped anywhere.
+    // Removes line breaks, because the help may be wrapped anywhere.
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     let flags: Vec<&str> =
         definitions::all().filter_map(|setting| Some(setting.flag.as_ref()?.name)).collect();

@@ -55,7 +55,7 @@ fn addresses(problems: &mut Problems, listen: &[&str]) -> Vec<SocketAddr> {
     }
     let mut addresses = Vec::new();
     for (at, text) in listen.iter().enumerate() {
-        // Other names are not resolved: a name's address may change, and with it who has access.
+        // Names other than `localhost` are not resolved: a name's address may change, and with it who has access.
         let numeric = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
         match numeric.as_deref().unwrap_or(text).parse::<SocketAddr>() {
             Ok(address) if address.port() != 0 && addresses.contains(&address) => {
@@ -98,7 +98,7 @@ fn tls(problems: &mut Problems, source: &Source) -> Option<TlsOptions> {
     Some(tls)
 }
 
-/// The rate whose settings begin with `path`, if it is set. The default burst is the rate of one second, at least 1.
+/// The rate whose settings begin with `path`, if it is set. The default burst is the number of events per second, but at least 1.
 fn rate(problems: &mut Problems, source: &Source, path: &str) -> Option<Rate> {
     let burst_path = format!("{path}_burst");
     let burst = source.number(&burst_path);
@@ -142,7 +142,7 @@ fn store(problems: &mut Problems, source: &Source, store: &mut StoreChoice) {
         Some(folder) => *store = StoreChoice::Log(PathBuf::from(folder)),
         None => {}
     }
-    // The rest of the URL may contain a password: problems do not show it.
+    // Problems show only the scheme of the URL, because the rest may contain a password.
     match source.text("store").map(|url| url.split_once(':')) {
         None | Some(Some(("log", ""))) => {}
         Some(Some(("memory", ""))) => *store = StoreChoice::Memory,
@@ -163,7 +163,7 @@ fn store(problems: &mut Problems, source: &Source, store: &mut StoreChoice) {
     }
 }
 
-/// The settings of a store that several gateways can share.
+/// Reads and checks the settings of a store that several gateways can share.
 fn shared_store(problems: &mut Problems, source: &Source, settings: &mut Settings) {
     let mongodb = &mut settings.bus.mongodb;
     let named = |path| source.text(path).map(str::to_owned);

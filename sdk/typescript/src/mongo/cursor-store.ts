@@ -13,8 +13,8 @@ interface CursorDocument {
 }
 
 /**
- * Reads the collection `cursors`, which `prombus serve --store mongodb://…` writes for people and tools. It lags behind the server by
- * at most about a second; `client.cursor()` asks the server itself.
+ * Reads the collection `cursors`, which `prombus serve --store mongodb://…` writes for people and tools. The collection lags behind
+ * the server by at most about a second; `client.cursor()` asks the server itself.
  *
  * A group that reads several topics has one cursor per topic. If two groups with the same name read a topic through different
  * subscriptions, their cursors share one document, which contains one of the two.
@@ -32,7 +32,7 @@ export class MongoCursorStore implements CursorStore {
     return `${topic}::${group}`;
   }
 
-  /** `null` if the group does not exist or has not settled an event yet. */
+  /** Returns the cursor of a group; `null` if the group does not exist or has not settled an event yet. */
   async get(topic: string, group: string): Promise<CursorPosition | null> {
     const found = await this.#collection.findOne({ _id: this.key(topic, group) }, PLAIN_NUMBERS);
     return found && { topic: found.topic, lastId: found.lastId, lastTs: found.lastTs };

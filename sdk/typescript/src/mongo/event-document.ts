@@ -4,7 +4,7 @@ import { PrombusError } from "../errors.js";
 import type { StoredEvent } from "../types.js";
 import { seqOf } from "./event-keys.js";
 
-/** A document of the collection `events`, which also contains fences and records. */
+/** A document of the collection `events`, which also contains fences and records (`readable.ts` defines them). */
 export interface EventDocument {
   _id: Binary;
   id: string;

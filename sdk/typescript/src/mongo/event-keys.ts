@@ -1,7 +1,7 @@
 /** The `_id` of documents in `events`: topic number and seq, big-endian, so that the events of a topic are a range in seq order. */
 import { Binary } from "mongodb";
 
-/** Topic numbers of documents that are not events. */
+/** Topic numbers of documents that are not events; `readable.ts` defines fences and records. */
 export const FENCES = 0;
 export const RECORDS = 1;
 
@@ -25,7 +25,7 @@ export function seqOf({ _id }: { _id: Binary }): number {
   return Number(new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength).getBigUint64(4));
 }
 
-/** A filter for the events of a topic with these seqs. Excludes the ids that cleaned events leave behind. */
+/** A filter for the events of a topic with these seqs. Excludes documents that contain only the id of a cleaned event. */
 export function keptIn(topicNo: number, { firstSeq, lastSeq }: SeqRange): Record<string, unknown> {
   return { _id: { $gte: eventKey(topicNo, firstSeq), $lte: eventKey(topicNo, lastSeq) }, expire_at: { $exists: false } };
 }

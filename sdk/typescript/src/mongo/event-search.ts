@@ -26,7 +26,10 @@ export class EventSearch {
     this.#events = events;
   }
 
-  /** The seq of the event with this id, even if the event was cleaned and only its id is left. */
+  /**
+   * The seq of the event with this id. Also finds an event that was cleaned, if its document still contains an id chosen by a
+   * publisher.
+   */
   async seqOfId(topic: ReadableTopic, id: UUID): Promise<number | undefined> {
     const text = id.toLowerCase();
     if (!UUID_TEXT.test(text)) return undefined;

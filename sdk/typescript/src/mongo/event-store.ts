@@ -20,12 +20,12 @@ const EVENTS_AT_ONCE = 200;
 const FIND = { projection: { payload: 0 }, ...PLAIN_NUMBERS } as const;
 
 /**
- * Reads the collections that `prombus serve --store mongodb://…` writes. It never writes to them: publish through the server.
+ * Reads the collections that `prombus serve --store mongodb://…` writes. The store never writes to them: publish through the server.
  *
- * Returns only events of complete commits that a majority of the replica set has. So it never returns a part of a commit, events that a
- * failover could roll back, or the ids that cleaned events leave behind. An event may be visible shortly before its publish is
- * answered. A new topic appears, and a deleted one disappears, within about a second. All reads go to the primary and use indexes.
- * To read through the server instead, use `HttpEventStore`.
+ * The store returns only events of complete commits that a majority of the replica set has. So it never returns events that a failover
+ * could roll back, and it does not return a part of a commit, except in one rare case that `readable.ts` describes. An event may be
+ * visible shortly before its publish is answered. A new topic appears, and a deleted one disappears, within about a second. All reads
+ * go to the primary and use indexes. To read through the server instead, use `HttpEventStore`.
  */
 export class MongoEventStore implements EventStore {
   readonly #readable: ReadableEvents;
@@ -117,7 +117,7 @@ export class MongoEventStore implements EventStore {
   }
 }
 
-/** A filter for events with keys that the index of keys can serve. */
+/** A filter for events that have keys. The index of keys can serve it. */
 function keyed({ topicNo, firstSeq, lastSeq }: ReadableTopic, filter: Record<string, unknown>): Record<string, unknown> {
   return { topic_no: topicNo, ...filter, seq: { $gte: firstSeq, $lte: lastSeq } };
 }

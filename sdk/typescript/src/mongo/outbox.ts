@@ -22,7 +22,7 @@ export interface MongoOutboxOptions {
   worker?: string;
   /** How long a claimed row is leased to this drainer; default 30,000. */
   leaseMs?: Millis;
-  /** Failed attempts before a row is dead; default 10. */
+  /** After this many failed attempts a row is dead: it is not tried again. Default 10. */
   maxAttempts?: number;
   /** How long sent rows are kept; default one day. 0 deletes a row when it is sent. */
   keepSentMs?: Millis;
@@ -30,7 +30,7 @@ export interface MongoOutboxOptions {
 
 /** Options of `MongoOutbox.add`. */
 export interface MongoOutboxAddOptions {
-  /** The row is part of this session's transaction: it exists once that transaction commits. */
+  /** The row is part of this session's transaction: it exists when that transaction has committed. */
   session?: ClientSession;
 }
 
@@ -44,7 +44,7 @@ interface Claim {
 
 const STATUSES = ["pending", "claimed", "sent", "error", "dead"];
 const MAX_ERROR_CHARS = 1_000;
-/** How often a batch claim is retried when other drainers claim the rows first. */
+/** How many times a batch claim is tried. It claims nothing if other drainers claim all its rows first. */
 const CLAIM_ATTEMPTS = 5;
 /** A claim that is not settled after this many lease durations is forgotten. */
 const CLAIM_LEASES_MAX = 10;
@@ -72,10 +72,11 @@ const UNCLAIM = { $unset: ["worker", "claim", "lease_until"] };
  * Transactions need a replica set. Use one object per drainer: the object keeps the drainer's claims, and a late `markSent` changes a
  * row only if its claim is still valid.
  *
- * A service in any language may insert rows with `topic` and `payload`, `status: "pending"`, and `id` or an `_id` that is a string or an
- * ObjectId. BSON types that JSON does not have are converted: a 64-bit integer to a number, or beyond 2^53 to a string of its digits; a
- * date to ISO 8601, an ObjectId to hex, a Decimal128 to its digits, binary data to base64. If a row has `payload_json`, a JSON text, it
- * is used instead of `payload`; its numbers are parsed as JavaScript numbers. A row from which no event can be made becomes `dead`.
+ * A service in any language may insert rows with `topic` and `payload`, `status: "pending"`, and `id` or an `_id` that is a string or
+ * an ObjectId. BSON types that JSON does not have are converted: a 64-bit integer to a number, or beyond 2^53 to a string of its
+ * digits; a date to ISO 8601, an ObjectId to hex, a Decimal128 to its digits, binary data to base64. If a row has `payload_json`, a
+ * JSON text, that text is used instead of `payload`; its numbers are parsed as JavaScript numbers. A row from which no event can be
+ * made becomes `dead`.
  */
 export class MongoOutbox<T = unknown> implements OutboxStore<T> {
   readonly worker: string;
@@ -117,8 +118,9 @@ export class MongoOutbox<T = unknown> implements OutboxStore<T> {
   }
 
   /**
-   * Adds a row, within the caller's transaction if `session` has one: the row exists once that transaction commits. The payload is stored
-   * as a publish would send it: dates, `undefined` and `toJSON` behave as in `JSON.stringify`. Rejects if a row with this id exists.
+   * Adds a row, within the caller's transaction if `session` has one: the row exists when that transaction has committed. The payload
+   * is stored as a publish would send it: dates, `undefined` and `toJSON` behave as in `JSON.stringify`. Rejects if a row with this id
+   * exists.
    */
   async add(rec: OutboxRecord<T>, options: MongoOutboxAddOptions = {}): Promise<void> {
     const { id, topic, headers, key, ts = Date.now() } = rec;
@@ -159,7 +161,7 @@ export class MongoOutbox<T = unknown> implements OutboxStore<T> {
     return [...failed, ...pending].slice(0, n).map(({ _id }) => _id);
   }
 
-  /** Claims those of the rows that no other drainer has claimed in the meantime. */
+  /** Claims the rows with these ids, except those that another drainer has claimed in the meantime. */
   async #claim(ids: RowId[], token: string): Promise<OutboxRow[]> {
     const claimed = {
       status: "claimed", worker: { $literal: this.worker }, claim: token, lease_until: { $add: ["$$NOW", this.#leaseMs] },
@@ -195,7 +197,7 @@ export class MongoOutbox<T = unknown> implements OutboxStore<T> {
       records.push(record);
     }
     const failed = (await Promise.allSettled(others)).find((result) => result.status === "rejected");
-    // With records to return, the failure is ignored: the other rows are due again when their leases expire.
+    // If there are records to return, the failure is ignored: the other rows are due again when their leases expire.
     if (failed !== undefined && records.length === 0) throw failed.reason;
     return records;
   }
@@ -259,7 +261,8 @@ export class MongoOutbox<T = unknown> implements OutboxStore<T> {
 
   /**
    * Waits until the change stream reports a row, the earliest lease or backoff ends, or 5 s have passed. On a standalone server, and
-   * while a change stream cannot be opened, it waits for `intervalMs`, doubling to at most 16 times that while there are no rows.
+   * while a change stream cannot be opened, the drainer waits for `intervalMs`, doubling to at most 16 times that while there are no
+   * rows.
    */
   async waitForRows(intervalMs: Millis, signal: AbortSignal): Promise<void> {
     // Open the stream before the query: it then reports every row that is inserted after the query.
@@ -296,7 +299,7 @@ export class MongoOutbox<T = unknown> implements OutboxStore<T> {
     await this.#watch.close();
   }
 
-  /** Applies an update to those of the rows whose claims are still valid. */
+  /** Applies an update to the rows with these record ids whose claims are still valid, and forgets the claims. */
   async #settle(ids: UUID[], update: (filter: Filter<OutboxRow>) => Promise<unknown>): Promise<void> {
     const byToken = new Map<string, RowId[]>();
     for (const id of ids) {

@@ -11,7 +11,7 @@ const RESERVED_NAMES: ReadonlySet<string> = new Set(["_bsontype", "$ref"]);
 /** How a payload is stored: as BSON, or as JSON text if BSON would change it. */
 export type StoredPayload = { payload: unknown } | { payload_json: string };
 
-/** Converts a payload as a publish would send it. Throws `invalid_payload` if it cannot be written as JSON. */
+/** Converts a payload to its stored form. Throws `invalid_payload` if the payload cannot be written as JSON. */
 export function storedPayload(topic: string, payload: unknown): StoredPayload {
   let json: string | undefined;
   let cause: unknown;
@@ -44,7 +44,7 @@ function isWellFormed(text: string): boolean {
   return !/\p{Surrogate}/u.test(text);
 }
 
-/** Whole numbers become integers, so that readers in other languages do not see `1700000000000.0`. */
+/** Converts a JSON value to BSON. Whole numbers become integers, so that readers in other languages do not see `1700000000000.0`. */
 function bsonOf(value: unknown): unknown {
   if (typeof value === "number") return integerOf(value);
   if (typeof value !== "object" || value === null) return value;
@@ -102,7 +102,7 @@ function ofBsonType(value: BsonValue): unknown {
   }
 }
 
-/** `Object.fromEntries` also keeps a field named `__proto__`. */
+/** Applies `map` to the value of each field. Uses `Object.fromEntries`, because it also keeps a field named `__proto__`. */
 function mapValues(object: object, map: (value: unknown) => unknown): object {
   return Object.fromEntries(Object.entries(object).map(([name, item]) => [name, map(item)]));
 }

@@ -1,20 +1,22 @@
 /**
  * Decides which events of a store are readable.
  *
- * A server writes a commit as one ordered bulk: its fence, its events, its records. While the bulk runs, and if it was interrupted, some of
- * its events exist although the commit is incomplete. So events are readable only up to the newest commit whose last document exists.
- * Only the newest commit can be incomplete: the server sends the next one only when it knows that the previous one is complete, or
- * after it has marked the previous fence as void. Snapshots replace records, and a snapshot contains only complete commits.
+ * A server writes a commit as one ordered bulk of documents: first its fence, which takes the commit's number; then its events; then
+ * its records, which contain changes of topics and groups. While the bulk runs, and if it was interrupted, some of its events exist
+ * although the commit is incomplete. So events are readable only up to the newest commit whose last document exists. Only the newest
+ * commit can be incomplete: the server sends the next one only when it knows that the previous one is complete, or after it has marked
+ * the previous fence as void. Snapshots of the state of topics and groups replace older records, and a snapshot contains only complete
+ * commits.
  *
- * One case remains: if a bulk takes longer than its fence allows, a new leader can void it just as it completes. A reader at that
- * moment can see events of the voided commit.
+ * One case remains: if a bulk takes longer than its fence allows, a new leader can void the commit just as the bulk completes. A
+ * reader at that moment can see events of the voided commit.
  */
 import type { Collection, Db } from "mongodb";
 import type { EventDocument } from "./event-document.js";
 import { eventKey, FENCES, keptIn, RECORDS, type SeqRange, seqOf } from "./event-keys.js";
 import { MAJORITY, PLAIN_NUMBERS } from "./options.js";
 
-/** Maximum number of record documents per commit. The seq of the first one is the fence's number times this. */
+/** Maximum number of record documents per commit. The seq of a commit's first record document is the commit's number times this. */
 const RECORD_PIECES_MAX = 256;
 
 interface TopicDocument {
@@ -44,7 +46,7 @@ export class ReadableEvents {
     this.#snapshots = db.collection(`${prefix}snapshots`, MAJORITY);
   }
 
-  /** `undefined` if the topic does not exist or has no readable event. */
+  /** Returns the readable range of a topic; `undefined` if the topic does not exist or has no readable event. */
   async topic(name: string): Promise<ReadableTopic | undefined> {
     // A topic that was deleted and created again may briefly have two documents.
     const [topic, commit] = await Promise.all([
@@ -67,7 +69,9 @@ export class ReadableEvents {
     }
   }
 
-  /** The number of the newest complete commit; 0 if there is none. */
+  /**
+   * The number of the newest complete commit; 0 if there is none. Ignores the fence of a new leader's takeover, which has no records.
+   */
   async #newestCommit(): Promise<number> {
     const fences = await this.#fences({ records: { $gt: 0 }, void: { $ne: true } });
     const [newest, before] = fences;

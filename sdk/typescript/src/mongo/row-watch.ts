@@ -29,8 +29,8 @@ interface Hello {
 }
 
 /**
- * The stream is opened by the first wait and stays open between waits, so a change between a claim and the next wait is not missed. If
- * the stream fails, it is opened again after a backoff; the drainer polls in the meantime.
+ * Waits for changes of the outbox. The change stream is opened before the first wait and stays open between waits, so a change between
+ * a claim and the next wait is not missed. If the stream fails, it is opened again after a backoff; the drainer polls in the meantime.
  */
 export class RowWatch {
   readonly #db: Db;
@@ -44,7 +44,7 @@ export class RowWatch {
   #isUnsupported = false;
   /** Why the stream failed, if that was not reported yet. */
   #failure: PrombusError | undefined;
-  /** A change arrived after `open` and before `wait`. */
+  /** Whether a change arrived after `open` and before `wait`. */
   #isChanged = false;
   readonly #waiting = new Set<() => void>();
 
@@ -55,7 +55,7 @@ export class RowWatch {
 
   /**
    * Opens the stream if it is not open. Returns false if there is no stream, at least for now. A change after this call ends the next
-   * wait. Rejects once after the stream failed, so that the drainer reports the failure.
+   * wait. The first call after a failure of the stream rejects, so that the drainer reports the failure.
    */
   async open(): Promise<boolean> {
     this.#isChanged = false;
@@ -75,7 +75,7 @@ export class RowWatch {
     return true;
   }
 
-  /** The stream reports all changes since `startAtOperationTime`, although it is opened a moment later. */
+  /** Opens the stream. It reports all changes since `startAtOperationTime`, although it is opened a moment later. */
   #start(startAtOperationTime: Timestamp | undefined): void {
     const stream = this.#collection.watch<OutboxRow>(BECAME_PENDING, {
       ...MAJORITY, ...(startAtOperationTime === undefined ? {} : { startAtOperationTime }),
@@ -87,7 +87,10 @@ export class RowWatch {
     stream.on("close", () => this.#broke(stream));
   }
 
-  /** The driver resumes streams by itself after a failover. Errors that arrive here are final, e.g. the collection was dropped. */
+  /**
+   * Forgets a stream that has ended. The driver resumes streams by itself after a failover, so errors that arrive here are final, e.g.
+   * the collection was dropped.
+   */
   #broke(stream: ChangeStream<OutboxRow>, error?: unknown): void {
     if (this.#stream !== stream) return;
     this.#stream = undefined;

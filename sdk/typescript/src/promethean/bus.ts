@@ -1,4 +1,4 @@
-/** Implements the sketch's `EventBus` with a prombus server. */
+/** Implements the sketch's `EventBus` with a prombus server. `index.ts` says what the sketch is. */
 import { Client, type ConnectOptions } from "../client.js";
 import { messageOf, PrombusError } from "../errors.js";
 import { verdictOf } from "../subscription.js";
@@ -24,13 +24,16 @@ export interface PrombusEventBusOptions extends ConnectOptions {
  * await bus.close();
  * ```
  *
- * Up to `maxInFlight` (1000) handlers run at the same time. The first failure of an event is retried after 20 ms, later ones after
- * the server's backoff.
+ * Up to `maxInFlight` (1000) handlers run at the same time. After its first failure an event is retried after 20 ms, after later
+ * failures with the server's backoff.
  */
 export class PrombusEventBus implements EventBus {
   readonly #url: string;
   readonly #options: PrombusEventBusOptions;
-  /** The first client does everything except second subscriptions to a group: a connection can join a group only once. */
+  /**
+   * The first client is used for everything, except for further subscriptions to a group: a connection can join a group only once,
+   * so each of these needs another client.
+   */
   readonly #clients: [Client, ...Client[]];
   readonly #receivers = new Set<Receiver>();
 
@@ -118,7 +121,7 @@ export class PrombusEventBus implements EventBus {
     };
   }
 
-  /** `topic` is the subscription's topic or pattern, or the event's own topic. */
+  /** Acks an event. `topic` is the subscription's topic or pattern, or the event's own topic. */
   ack(topic: string, group: string, id: UUID): Promise<Ack> {
     return this.#settle(topic, group, id, undefined, (receiver, delivery) => receiver.ack(delivery));
   }
@@ -137,7 +140,8 @@ export class PrombusEventBus implements EventBus {
   /** Moves a group to after `lastId`, or else to the first event at or after `lastTs`, or else to the first event. All leases become void. */
   async setCursor(topic: string, group: string, cursor: CursorPosition): Promise<void> {
     const own = [...this.#receivers].filter((receiver) => receiver.topic === topic && receiver.group === group);
-    // The client would treat the redelivery of a held event as a renewal of its lease, and not call the handler.
+    // All own members leave and join again: a client that did not send the SEEK would treat the redelivery of a held event as a
+    // renewal of its lease, and not call the handler.
     for (const receiver of own) await receiver.stop();
     try {
       await moveGroup(this.client, topic, group, cursor);
@@ -207,7 +211,7 @@ export async function moveGroup(client: Client, topic: string, group: string, cu
     try {
       await consumer.join();
     } finally {
-      // Leaving returns the events that were delivered in the meantime, which does not count as an attempt.
+      // Events that were delivered in the meantime go back to the group, which does not count as an attempt.
       await consumer.close();
     }
   }

@@ -6,11 +6,11 @@ import type { EventBus, EventStore } from "./types.js";
 export interface CompactorOptions {
   topic: string;
   snapshotTopic: string;
-  /** Returns the key for events that have none. If given, the whole topic is scanned. */
+  /** Returns the key of an event that has none. If this function is given, the whole topic is scanned. */
   keySource?: (e: EventRecord) => string | undefined;
   /** Default 30,000. */
   intervalMs?: Millis;
-  /** Only these keys; default all. */
+  /** The keys to publish snapshots of; default all. */
   batchKeys?: string[];
   /** Default: `console.warn`. */
   onError?: (error: unknown) => void;
@@ -20,7 +20,8 @@ const PAGE = 1000;
 
 /**
  * Every `intervalMs`, publishes a snapshot `{ key, payload, ts }` of each changed key, and `null` for each deleted key. Each state is
- * published once, even after a restart. Returns a function that stops the compactor.
+ * published only once, even after a restart. For a key that is deleted while the compactor is not running, no `null` is published.
+ * Returns a function that stops the compactor.
  */
 export function startCompactor(store: EventStore, bus: EventBus, opts: CompactorOptions): () => void {
   const { topic, snapshotTopic, keySource, intervalMs = 30_000, batchKeys } = opts;

@@ -1,4 +1,4 @@
-/** The sketch's small WebSocket client: the same methods, with a connection that is restored after failures. */
+/** Implements the sketch's small WebSocket client. Unlike the sketch, it restores its connection after failures. */
 import { Client } from "../client.js";
 import { messageOf, PrombusError } from "../errors.js";
 import type { Delivery, EventRecord, Millis, PublishOptions, SubscribeOptions, UUID } from "../types.js";
@@ -71,7 +71,9 @@ export class EventClient {
     return { op: "OK" };
   }
 
-  /** Extends the lease of an event to `extend_ms` from now, at least 1,000. Reports no result, and ignores events that are not held. */
+  /**
+   * Extends the lease of an event to `extend_ms` (at least 1,000) from now. Reports no result, and ignores events that are not held.
+   */
   modAck(topic: string, group: string, id: UUID, extend_ms: Millis): void {
     const delivery = this.#receivers.get(`${topic}::${group}`)?.find(topic, id);
     delivery?.extend(extend_ms).catch(() => {});

@@ -1,6 +1,6 @@
 /**
- * The API of the TypeScript sketch that prombus began with, with the same names, for use with a prombus server. Code that was written
- * for the sketch only needs to change its imports to `@prombus/client/promethean`.
+ * The API of *the sketch*: the TypeScript event bus that prombus began with. It has the same names, and works with a prombus server.
+ * Code that was written for the sketch only needs to change its imports to `@prombus/client/promethean`.
  */
 export { PrombusEventBus, type PrombusEventBusOptions } from "./bus.js";
 export { type CompactorOptions, startCompactor } from "./compactor.js";

@@ -1,4 +1,4 @@
-/** The sketch's rate limits. A prombus server has its own: `limits.publish_rate` and the topic settings. */
+/** The sketch's rate limits. A prombus server has its own rate limits: `limits.publish_rate` and the topic settings. */
 import { TokenBucket } from "../token-bucket.js";
 
 /** 200 messages per second, in bursts of up to 200. */

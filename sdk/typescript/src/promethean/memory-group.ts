@@ -1,8 +1,8 @@
 /**
- * One consumer group in memory: leases, attempts, redelivery, and a floor that never passes an unsettled event.
+ * One consumer group in memory: leases, attempts, redelivery, and a floor for each topic that the group reads.
  *
- * Each topic that the group reads is a source with its own floor. Its entries are the events above the floor, in commit order. Settled
- * entries are removed from the front.
+ * A floor is a position in a topic: all events up to the floor are settled, so it never passes an unsettled event. Each topic is a
+ * source, whose entries are the events above its floor, in commit order. Settled entries are removed from the front.
  */
 import { verdictOf } from "../subscription.js";
 import type { CursorPosition, DeadLetter, EventRecord, Millis, NackOptions, StoredEvent, UUID } from "../types.js";
@@ -26,9 +26,9 @@ export interface Member {
 
 interface Source {
   topic: string;
-  /** The name under which its cursor is stored. */
+  /** The topic name under which the source's cursor is stored. */
   cursorTopic: string;
-  /** The last event that was read. If undefined, reading starts at the time `ts`. */
+  /** The last event that was read. If undefined, reading starts at the time `ts`, or at the first event if `ts` is undefined too. */
   afterId?: UUID;
   ts?: Millis;
   entries: Entry[];
@@ -42,7 +42,7 @@ interface Entry {
   attempt: number;
   state: "ready" | "leased" | "waiting" | "settled";
   member?: Member;
-  /** Fires when the lease expires, or when the redelivery is due. */
+  /** Fires when the lease expires (`leased`), or when the redelivery is due (`waiting`). */
   timer?: ReturnType<typeof setTimeout>;
 }
 
@@ -53,7 +53,7 @@ const BATCH_SIZE = 100;
 /** How long running handlers may take after their member has left. */
 const DRAIN_MS = 30_000;
 const READ_RETRY_MS = 100;
-/** The same limit as a server's. */
+/** A server has the same limit. */
 const MAX_DELAY_MS = 3_600_000;
 
 export class MemoryGroup {
@@ -83,7 +83,7 @@ export class MemoryGroup {
     return this.#group;
   }
 
-  /** Adds a topic, to be read from a position on. */
+  /** Adds a topic that the group reads from the position `cursor`. */
   addSource(topic: string, cursorTopic: string, cursor: CursorPosition): void {
     if (this.#sources.has(topic)) return;
     const source: Source = { topic, cursorTopic, entries: [], floor: { ...cursor, topic }, isDirty: false };
@@ -105,7 +105,7 @@ export class MemoryGroup {
     return this.#find(topic, id) !== undefined;
   }
 
-  /** Returns false if the event is not held, e.g. because it is settled. */
+  /** Settles an event. Returns false if the group does not hold it, e.g. because it is already settled. */
   async ack(topic: string, id: UUID): Promise<boolean> {
     const entry = this.#find(topic, id);
     if (entry === undefined) return false;
@@ -114,7 +114,7 @@ export class MemoryGroup {
     return true;
   }
 
-  /** Returns false if no member has a lease on the event. */
+  /** Fails the current attempt of an event. Returns false if no member has a lease on the event. */
   async nack(topic: string, id: UUID, reason: string | undefined): Promise<boolean> {
     const entry = this.#find(topic, id);
     if (entry?.state !== "leased") return false;
@@ -122,7 +122,7 @@ export class MemoryGroup {
     return true;
   }
 
-  /** The group's position; of several topics, the cursor with the latest time. */
+  /** The group's position. If the group reads several topics, this is the floor with the latest time. */
   cursor(): CursorPosition {
     let newest: CursorPosition = { topic: this.#subscription };
     for (const { floor } of this.#sources.values()) {
@@ -246,13 +246,13 @@ export class MemoryGroup {
         await member.handler(entry.event, { attempt, maxAttempts, cursor: { ...entry.source.floor } });
         if (manualAck) return;
       }
-      // After the lease has expired, the result still applies unless the event was delivered again.
+      // If the lease has expired, the result still applies, unless the event was delivered again.
       if (isHeld()) this.#settle(entry);
     } catch (thrown) {
       const verdict = verdictOf(thrown);
       if (!verdict.ok && isHeld() && entry.state === "leased") await this.#fail(entry, verdict).catch(() => {});
     }
-    // A cursor that could not be stored is stored with the next one.
+    // If this fails, the cursor is stored when the next event is settled.
     await this.save().catch(() => {});
   }
 
@@ -280,8 +280,8 @@ export class MemoryGroup {
   }
 
   /**
-   * Publishes the dead letter before the event is settled. A failure in between does not lead to a second dead letter, because its id
-   * is derived from the event.
+   * Gives an event up: publishes its dead letter, then settles the event. A failure between the two steps does not lead to a second
+   * dead letter, because the dead letter's id is derived from the event.
    */
   async #giveUp(entry: Entry, reason: string | undefined): Promise<void> {
     const { event, attempt } = entry;
@@ -289,7 +289,7 @@ export class MemoryGroup {
     entry.state = "waiting";
     if (this.#isClosed) return;
     try {
-      // An event that fails in a dead-letter topic stays there.
+      // A dead letter that fails is only settled: it stays in its dead-letter topic.
       if (!event.topic.startsWith("dlq.")) {
         await this.#tools.publishDeadLetter({
           topic: event.topic,
@@ -363,7 +363,7 @@ export class MemoryGroup {
     this.pump();
   }
 
-  /** Leaving a group does not count as an attempt. */
+  /** Returns the event of a member that has left. This delivery does not count as an attempt. */
   #giveBack(entry: Entry): void {
     if (entry.state !== "leased") return;
     this.#release(entry);
@@ -425,7 +425,7 @@ function keyOf(event: EventRecord): string {
   return `${event.topic} ${event.id}`;
 }
 
-/** A lease alone does not keep a Node process running. */
+/** Lets a Node process end although the timer is running: a lease alone must not keep the process running. */
 function unref(timer: unknown): void {
   (timer as { unref?: () => void }).unref?.();
 }

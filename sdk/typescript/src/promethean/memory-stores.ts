@@ -47,14 +47,14 @@ export class InMemoryEventStore implements EventStore {
     return Object.fromEntries(latest);
   }
 
-  /** The event with this id. */
+  /** The event with this id; undefined if the topic has none. */
   find(topic: string, id: UUID): EventRecord | undefined {
     const events = this.#topics.get(topic);
     const at = events?.byId.get(id);
     return at === undefined ? undefined : events?.events[at];
   }
 
-  /** All topics, in the order of their first events. */
+  /** All topics, in the order in which they got their first events. */
   topics(): string[] {
     return [...this.#topics.keys()];
   }

@@ -13,7 +13,7 @@ import {
 export { InMemoryCursorStore, InMemoryEventStore } from "./memory-stores.js";
 
 export interface InMemoryEventBusOptions {
-  /** Returns the wait after a failed attempt; default 20 ms after the first, then 200 ms doubling to 30 s. */
+  /** Returns the wait after a failed attempt; default 20 ms after the first, 200 ms after the second, then doubling up to 30 s. */
   retryDelayMs?: (attempt: number) => Millis;
 }
 
@@ -88,7 +88,7 @@ export class InMemoryEventBus implements EventBus {
       made.group.then(
         (opened) => {
           made.made = opened;
-          // Topics that were created while the group was being opened.
+          // Adds topics that were created while the group was being opened.
           for (const name of this.#matching(subscriptions)) opened.addSource(name, cursorTopic(topic, name), { topic: name });
         },
         // If opening fails, e.g. because of an unknown start position, the group does not exist.
@@ -179,7 +179,7 @@ export class InMemoryEventBus implements EventBus {
       case "ts": {
         if (ts === undefined) throw new PrombusError("bad_request", "from \"ts\" needs ts");
         const [first] = await this.#store.scan(topic, { ts, limit: 1 });
-        // No event has that time yet: start at the end, so that later events are delivered whatever their time is.
+        // No event has that time or a later one yet: start at the end, so that new events are delivered whatever their time is.
         return first === undefined ? this.#end(topic) : { topic, lastTs: ts };
       }
       case "afterId": {
@@ -207,7 +207,7 @@ export class InMemoryEventBus implements EventBus {
   }
 }
 
-/** The name under which the cursor of one topic of a group is stored. */
+/** The name under which a group's cursor in one of its topics is stored. */
 function cursorTopic(subscription: string, topic: string): string {
   return subscription === topic ? topic : `${subscription}>${topic}`;
 }

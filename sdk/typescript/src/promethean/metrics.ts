@@ -74,7 +74,7 @@ function found(loaded: PromClient | null): PromClient | null {
     try {
       call(loaded);
     } catch (thrown) {
-      // E.g. an unknown label. The call has returned already, and must not prevent the other calls.
+      // E.g. an unknown label. The caller cannot be told any more, and the other calls must still be made.
       console.warn(`metrics: ${messageOf(thrown)}`);
     }
   }
@@ -83,7 +83,7 @@ function found(loaded: PromClient | null): PromClient | null {
 
 function load(): Promise<PromClient | null> {
   if (client !== undefined) return Promise.resolve(client);
-  // Passing the name as a variable keeps compilers and bundlers from resolving an optional module.
+  // The name is in a variable, so that compilers and bundlers do not try to resolve an optional module.
   const name = "prom-client";
   loading ??= import(name).then(
     (module: { default?: PromClient } & PromClient) => (client === undefined ? found(module.default ?? module) : client),
@@ -99,7 +99,7 @@ function whenLoaded(call: (loaded: PromClient) => void): void {
   void load();
 }
 
-/** Returns the metric with this name, and creates it only once. */
+/** Returns the metric with this name; creates it if it does not exist. */
 function once<M>(cache: Map<string, M>, name: string, loaded: PromClient, make: () => M): M {
   let metric = cache.get(name);
   if (metric === undefined) {
@@ -118,7 +118,10 @@ const counters = new Map<string, CounterLike>();
 const gauges = new Map<string, GaugeLike>();
 const histos = new Map<string, HistogramLike>();
 
-/** Metrics with the labels `topic` and `group`. Calls are counted from the first one on, while prom-client loads in the background. */
+/**
+ * Metrics with the labels `topic` and `group`. prom-client is loaded in the background; calls that are made in the meantime are
+ * counted when it is loaded.
+ */
 export const metrics = {
   counters,
   gauges,

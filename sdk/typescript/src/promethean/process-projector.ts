@@ -44,7 +44,7 @@ export interface ProcessProjectorOptions {
 
 /**
  * Publishes the state of each process to `process.state`, with the key `host:name:pid`: `alive` with each heartbeat, `stale` after 15 s
- * without one. Run only one at a time. Resolves with a function that stops the scan and leaves the group.
+ * without a heartbeat. Only one such projector may run at a time. Resolves with a function that stops the scan and leaves the group.
  */
 export async function startProcessProjector(bus: EventBus, options: ProcessProjectorOptions = {}): Promise<() => Promise<void>> {
   const { staleMs = STALE_MS, scanMs = SCAN_MS, onError = warn } = options;

@@ -1,8 +1,9 @@
 /**
  * One subscription of the sketch's classes: passes events from the client to a handler, and settles them by id.
  *
- * When a held event is redelivered, the client renews its lease and does not report a new delivery. The sketch calls the handler for
- * each delivery, so the receiver watches the attempt numbers of the events that it holds.
+ * If a held event is redelivered before the client has found its lease lost, the client only renews the lease and does not report a
+ * new delivery. The sketch calls the handler for each delivery, so the receiver watches the attempt numbers of the events that it
+ * holds.
  */
 import type { Client } from "../client.js";
 import type { Consumer } from "../consumer.js";
@@ -67,7 +68,7 @@ export class Receiver {
     return this.#stopping;
   }
 
-  /** Leaves the group for good. `find`, `ack` and `nack` work until it resolves. */
+  /** Leaves the group for good. `find`, `ack` and `nack` work until the promise resolves. */
   end(): Promise<void> {
     this.#isEnded = true;
     return this.stop();
@@ -160,7 +161,7 @@ export function warnOfEnd(error: unknown): void {
   console.warn(messageOf(error));
 }
 
-/** Converts the sketch's options to those of the client. `isStrict`: leases are not extended automatically. */
+/** Converts the sketch's options to those of the client. With `isStrict`, leases are not extended automatically. */
 export function wireOptions(
   options: SubscribeOptions & { maxInFlight?: number | undefined; ackTimeoutMs?: Millis | undefined },
   isStrict: boolean,

@@ -31,7 +31,7 @@ export class HttpEventStore implements EventStore {
     return events;
   }
 
-  /** The newest event of each key that is not deleted, or of all keys if none are given. */
+  /** The newest event of each of the given keys, or of all keys if none are given. Deleted keys have no event. */
   async latestByKey(topic: string, keys: string[] = []): Promise<Record<string, EventRecord | undefined>> {
     const found: [string, EventRecord | undefined][] = [];
     if (keys.length > 0) {
@@ -65,7 +65,7 @@ export class HttpEventStore implements EventStore {
   }
 }
 
-/** Cursors of the server's groups: `get` is CURSOR, `set` is SEEK, which voids all leases of the group. */
+/** Cursors of the server's groups: `get` sends CURSOR, `set` sends SEEK, which voids all leases of the group. */
 export class PrombusCursorStore implements CursorStore {
   readonly #source: Client | PrombusEventBus;
 

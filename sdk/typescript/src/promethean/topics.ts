@@ -23,7 +23,9 @@ export function isPattern(subscription: string): boolean {
   return subscription.includes("*");
 }
 
-/** Whether a topic or pattern matches: `*` is one segment, `**` any number. `dlq.` topics match only patterns that begin with `dlq.`. */
+/**
+ * Whether a topic or pattern matches: `*` is one segment, `**` zero or more. `dlq.` topics match only patterns that begin with `dlq.`.
+ */
 export function matchesTopic(subscription: string, topic: string): boolean {
   if (subscription === topic) return true;
   if (!isPattern(subscription)) return false;

@@ -1,4 +1,4 @@
-/** The types of the sketch, with the same names. Fields and methods that the sketch does not have are optional. */
+/** The types of the sketch (see `index.ts`), with the same names. Fields and methods that the sketch does not have are optional. */
 import type { CursorPosition, EventFilter, EventRecord, Millis, UUID } from "../types.js";
 
 export type { CursorPosition, EventRecord, Millis, UUID } from "../types.js";
@@ -26,7 +26,7 @@ export interface SubscribeOptions {
   batchSize?: number;
   /** Default 1000. */
   maxInFlight?: number;
-  /** How long a lease runs; default 30,000. If not set, and without `manualAck`, leases are extended while handlers run. */
+  /** How long a lease runs; default 30,000. If neither this nor `manualAck` is set, leases are extended while handlers run. */
   ackTimeoutMs?: Millis;
   /** Default 5. */
   maxAttempts?: number;
@@ -58,7 +58,10 @@ export interface Ack {
   id: UUID;
   /** False if nothing was settled: this bus has no such group, the server refused, or the connection is down. */
   ok: boolean;
-  /** The failure; for a nack its reason; `"stale"` if the event was already settled or delivered to another member. */
+  /**
+   * If `ok` is false, the failure. Otherwise `"stale"` if the event was already settled or delivered to another member, or the reason
+   * of the nack.
+   */
   err?: string;
 }
 
@@ -90,13 +93,13 @@ export interface EventStore {
   insert<T>(e: EventRecord<T>): Promise<void>;
   /** Events in commit order, after `afterId`, or from the first event with the time `ts` or a later one. */
   scan(topic: string, params: { afterId?: UUID; ts?: Millis; limit?: number }): Promise<EventRecord[]>;
-  /** The newest event of each key, or of all keys if none are given. */
+  /** The newest event of each of the given keys, or of all keys if none are given. */
   latestByKey?(topic: string, keys?: string[]): Promise<Record<string, EventRecord | undefined>>;
 }
 
 /**
- * The wait after a failed attempt: 20 ms after the first, so that a temporary failure costs little; then the server's backoff, from
- * 200 ms doubling to 30 s.
+ * The wait after a failed attempt: 20 ms after the first, so that a temporary failure costs little; then the same as the server's
+ * backoff, 200 ms doubling up to 30 s.
  */
 export function retryDelayMs(attempt: number): Millis {
   return attempt <= 1 ? 20 : Math.min(100 * 2 ** (attempt - 1), 30_000);

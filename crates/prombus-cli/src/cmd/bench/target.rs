@@ -23,7 +23,7 @@ pub struct Target {
     topics: usize,
     /// Maximum number of unacked deliveries per consumer.
     max_in_flight: usize,
-    /// Runs so far. Each run gets its own groups.
+    /// The number of runs so far. Each run on a server gets its own groups.
     runs: Cell<u32>,
     running: Running,
 }

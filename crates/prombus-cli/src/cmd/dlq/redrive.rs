@@ -17,9 +17,9 @@ const SHOWN: u64 = 5;
 /// Events that were skipped.
 #[derive(Default)]
 struct Skipped {
-    /// Redriven too often.
+    /// Dead letters whose event was already redriven `--max-redrives` times.
     exhausted: u64,
-    /// Not dead letters.
+    /// Events that are not dead letters.
     others: u64,
 }
 
@@ -128,7 +128,7 @@ fn redrives_of(event: &EventRecord) -> u64 {
     event.headers.get(REDRIVES).and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
-/// The event to publish. Its id is derived from the dead letter's id, so that redriving a dead letter twice adds one event.
+/// The event to publish. Its id is derived from the dead letter's id, so that redriving a dead letter twice adds only one event.
 fn record_of(letter: &Letter) -> Record {
     let original = &letter.letter.original;
     let mut record = Record::copy_of(original, original.topic.as_str());

@@ -38,7 +38,7 @@ pub fn record(line: &[u8], topic: Option<&str>, is_payload: bool) -> Result<Reco
         let topic = topic.unwrap_or_default().to_owned();
         return Ok(Record { topic, payload, options: PublishOptions::default() });
     }
-    // serde would accept a list as the fields in order.
+    // serde would accept a JSON list as the values of the fields, in order.
     if text.trim_start().starts_with('[') {
         return Err("not an event {\"payload\": …}, but a list".to_owned());
     }

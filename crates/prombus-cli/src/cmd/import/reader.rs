@@ -12,9 +12,10 @@ use tokio::sync::mpsc;
 const CHUNK_LINES: usize = 1_000;
 /// A chunk is full when it has this many bytes.
 const CHUNK_BYTES: usize = 2 << 20;
-/// Payloads have at most 16 MiB. This leaves room for the other fields, and for JSON that escapes every character.
+/// The maximum length of a line. Payloads have at most 16 MiB; the rest is room for the other fields, and for JSON that escapes
+/// every character.
 const LINE_BYTES_MAX: u64 = 64 << 20;
-/// U+FEFF.
+/// The byte order mark, U+FEFF, in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Reads lines.
@@ -28,7 +29,7 @@ pub struct LineReader {
 pub enum LineBatch {
     /// Good lines.
     Chunk(Chunk),
-    /// A line that is not an event.
+    /// A line that is not a valid event, or is too long.
     Bad { line: u64, why: String },
     /// The input cannot be read.
     Broken(anyhow::Error),
@@ -42,7 +43,7 @@ pub struct Chunk {
     pub records: Vec<Record>,
     /// The position in the input at which the last line ends.
     pub end_bytes: u64,
-    /// Some lines had no id and got a new one.
+    /// Whether some lines had no id and got a new one.
     pub has_made_ids: bool,
     /// The approximate size of `records`.
     byte_count: usize,
@@ -142,7 +143,7 @@ impl Chunk {
     }
 }
 
-/// Returns false when the receiver is dropped.
+/// Sends the chunk, unless it is empty, and leaves an empty chunk. Returns false if the receiver was dropped.
 fn send(found: &mpsc::Sender<LineBatch>, chunk: &mut Chunk) -> bool {
     let chunk = std::mem::take(chunk);
     chunk.lines.is_empty() || found.blocking_send(LineBatch::Chunk(chunk)).is_ok()

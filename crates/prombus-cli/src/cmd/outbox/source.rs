@@ -83,7 +83,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// Checks that the file is a database with an outbox. A mistyped name must not create one.
+/// Checks that the file is a database with an outbox. A mistyped name must not create a database.
 fn check_exists(path: &Path) -> anyhow::Result<()> {
     let file = path.display();
     if !path.is_file() {

@@ -4,7 +4,7 @@ use crate::config::{Settings, StoreChoice};
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
-/// The text. `addresses` are the ones that the server is bound to.
+/// Returns the text. `addresses` are the addresses that the server is bound to.
 pub fn text(settings: &Settings, addresses: &[SocketAddr], is_demo: bool) -> String {
     let is_tls = settings.server.tls.is_some();
     let (ws, http) = if is_tls { ("wss", "https") } else { ("ws", "http") };
@@ -67,7 +67,8 @@ fn auth(settings: &Settings, addresses: &[SocketAddr]) -> String {
     parts.join(", ")
 }
 
-/// The header of the printed commands. The shell inserts the token, so that it is not printed.
+/// The header argument of the printed curl commands. It contains a shell variable instead of the token, so the token is not
+/// printed.
 fn header(settings: &Settings) -> &'static str {
     let auth = &settings.server.auth;
     if auth.tokens.iter().any(|token| token.name == crate::config::TOKEN_NAME) {

@@ -15,7 +15,7 @@ const BEAT_EVERY: Duration = Duration::from_secs(1);
 const SILENT: &str = "worker";
 /// The second of each minute at which [`SILENT`] stops.
 const SILENT_FROM: u64 = 40;
-/// Names and pids of the sample processes, which do not exist.
+/// The invented names and pids of the sample processes.
 const SAMPLES: [(&str, u64); 3] = [("web", 101), (SILENT, 102), ("stt", 103)];
 /// The host name of the sample processes.
 const HOST: &str = "demo";
@@ -93,7 +93,7 @@ fn heartbeat(name: &str, pid: u64, cpu_pct: f64, mem_mb: f64) -> HeartbeatPayloa
 /// The CPU and memory use of this process, where `/proc` has them.
 #[derive(Default)]
 struct OwnUsage {
-    /// CPU time at the last heartbeat, in clock ticks of 10 ms.
+    /// CPU time at the last heartbeat, in clock ticks of 10 ms; `None` before the first.
     ticks: Option<u64>,
 }
 
@@ -109,7 +109,8 @@ impl OwnUsage {
     }
 }
 
-/// User plus system time. Splits at the last `)` because the program name before it may contain any character.
+/// User plus system time from `/proc/self/stat`, in clock ticks. Splits at the last `)` because the program name before it may
+/// contain any character.
 fn ticks_of(stat: &str) -> Option<u64> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)

@@ -1,8 +1,7 @@
 //! Serves until a signal stops the process.
 //!
 //! Shutdown order: the server refuses new work, answers requests in flight and closes its connections; then the store makes
-//! everything durable and closes. A process that is killed in between loses no event whose
-//! publish was answered with OK.
+//! everything durable and closes. A process that is killed in between loses no event whose publish was answered with OK.
 
 use super::stop_signals::Signals;
 use crate::messages::one_line;
@@ -19,8 +18,8 @@ const SAME_SIGNAL: Duration = Duration::from_millis(250);
 /// so.
 const CLOSE_EXTRA: Duration = Duration::from_secs(2);
 
-/// Serves until a signal arrives, then drains the server and awaits `close`. The argument of `close` is the time that it may
-/// take: the part of `drain_timeout` that is left when all clients have disconnected, plus two seconds.
+/// Serves until a signal arrives, then drains the server and awaits `close`. The argument of `close` is the time that closing
+/// may take: the part of `drain_timeout` that is left when all clients have disconnected, plus two seconds.
 ///
 /// # Errors
 /// When connections were still open at the drain timeout, or `close` failed.
@@ -52,7 +51,7 @@ pub async fn run_until_stopped(
             let _ = stop.send(at);
         }
     };
-    // When the stop signal arrived. Set by `overdue`; stays empty if the server ends without a signal.
+    // When the stop signal arrived. Set by `overdue`; stays `None` if the server ends without a signal.
     let stopped_at = Cell::new(None);
     let mut running = std::pin::pin!(server.run(shutdown));
     // The server enforces `drain_timeout` itself. This is a second bound, so that the store is closed in any case.

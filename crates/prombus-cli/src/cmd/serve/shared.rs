@@ -1,6 +1,7 @@
-//! Serves as a gateway of a shared store: leads the store while it holds the lease, otherwise relays to the leader.
+//! Serves as a gateway of a shared store. Only one gateway, the leader, writes to the store: the one that holds the leader lease,
+//! a record in the store. The others, its followers, relay requests to it. A term is the time for which one gateway leads.
 //!
-//! Start order: the listeners, because the lease record contains the address that followers connect to; then the leadership.
+//! Start order: first the listeners, because the lease record contains the address that followers connect to; then the leadership.
 //! Shutdown order: the gateway drains, the bus closes, the lease is released.
 
 use super::gateway::{announce, builder, listen_failure, raise_descriptors};
@@ -64,7 +65,8 @@ fn leadership_options(settings: &Settings, server: &Server) -> anyhow::Result<Le
     })
 }
 
-/// Forwards changes of this process's role to the gateway. While it leads, also applies the topic rules and runs the demo.
+/// Forwards changes of this process's role to the gateway. While the process leads, also applies the topic rules and runs the
+/// demo.
 struct RoleForwarder {
     /// The roles for the gateway.
     roles: watch::Sender<ServerRole>,
@@ -78,7 +80,7 @@ struct RoleForwarder {
 
 impl RoleForwarder {
     async fn run(mut self, mut leadership: watch::Receiver<Role>) {
-        // The same term may be announced several times, but its demo must start only at the first announcement.
+        // The term whose demo was started. A term may be announced several times, but its demo must start only once.
         let mut demo_term = 0;
         loop {
             let role = leadership.borrow_and_update().clone();
@@ -108,7 +110,8 @@ impl RoleForwarder {
         }
     }
 
-    /// Applies the current rules. The bus of a new term has the rules from the start of the process; SIGHUP may have changed them.
+    /// Applies the current rules to the bus, if this process leads. The bus of a new term has the rules from the start of the
+    /// process, which SIGHUP may have changed since.
     fn apply_rules(&mut self, bus: Option<&Bus>) {
         let rules = self.rules.borrow_and_update().clone();
         if let Some(bus) = bus {

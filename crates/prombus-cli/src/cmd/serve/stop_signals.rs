@@ -3,7 +3,7 @@
 use std::fmt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Receives stop signals. From `install` on, they do not kill the process.
+/// Receives stop signals. From `install` on, these signals do not kill the process.
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
