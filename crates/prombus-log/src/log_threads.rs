@@ -38,8 +38,8 @@ impl Parts {
         Self { context, committed, queue, writer, maintenance, is_failure_announced: AtomicBool::new(false) }
     }
 
-    /// Returns `result` unchanged. It is the result of a call that may have stopped writing; if writing has stopped,
-    /// wakes all waiting threads.
+    /// Returns `result` unchanged. Wraps calls in which a write may fail: if the log has stopped writing because of a failure,
+    /// this method stops the long jobs and wakes all waiting threads.
     #[inline]
     pub(crate) fn announcing<T>(&self, result: T) -> T {
         if self.context.failure.get().is_some() {

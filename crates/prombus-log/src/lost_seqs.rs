@@ -1,4 +1,5 @@
-//! Finds the seqs that were lost in a damaged part of a segment if the COMMITs of that part are lost too.
+//! Finds the seqs that were lost in a damaged part of a segment, for the case that the COMMIT frames of its batches are lost too.
+//! (If the COMMIT of a batch is intact, its run table tells which records were lost: see `rebuild_index.rs`.)
 //!
 //! A topic's seqs have no gaps. So a seq that no index has was either cleaned or is in a damaged part. If there is a
 //! damaged part between the neighbours of the seq, the index gets an entry that covers the seq: a reader then finds the

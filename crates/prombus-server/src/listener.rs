@@ -37,7 +37,7 @@ impl Listeners {
     pub(crate) async fn bind(options: &ServerOptions, has_auth: bool) -> Result<Self, ServeError> {
         let exposed = options.listen.iter().find(|address| !address.ip().to_canonical().is_loopback());
         if let Some(address) = exposed.filter(|_| !has_auth && !options.is_insecure) {
-            return Err(ServeError::Open(*address));
+            return Err(ServeError::Exposed(*address));
         }
         let tls = options.tls.as_ref().map(tls::server_tls).transpose()?;
         let mut sockets = Vec::new();

@@ -14,7 +14,7 @@ pub enum ServeError {
         "{0} is not a loopback address and no auth is configured: everyone who can reach it could read and write \
          everything. Set WS_TOKEN or [auth] in the config, or pass --insecure to allow this"
     )]
-    Open(SocketAddr),
+    Exposed(SocketAddr),
     /// Listening on an address failed.
     #[error("cannot listen on {address}: {source}")]
     Listen {

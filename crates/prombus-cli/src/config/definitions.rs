@@ -227,9 +227,8 @@ const STORAGE: &[Setting] = &[
     whole("storage.memory_bytes", 64 << 10..=u64::MAX, |s| &mut s.bus.memory_bytes,
         "Maximum memory for events with store = \"memory:\". At the limit, publishes are refused with \
          storage_full. Indexes, remembered ids, compaction and a reserve for group state need additional memory, which the \
-         limit does not include: up to 80 MiB plus an eighth of the limit. The maximum size of a single publish is an \
-         eighth of the limit, but never more than 64 MiB and never less than 2 MiB (half the limit, if the limit is below \
-         4 MiB)."),
+         limit does not include: up to 80 MiB plus an eighth of the limit. A single publish may take at most an \
+         eighth of the limit and at most 64 MiB (more than an eighth if the limit is below 16 MiB)."),
 ];
 
 #[rustfmt::skip]
@@ -246,8 +245,8 @@ const MONGODB: &[Setting] = &[
     switch("mongodb.readable", |s| &mut s.bus.mongodb.readable,
         "Also store payloads as BSON, so that queries can use their fields. Costs space and some throughput."),
     text("mongodb.write_concern",
-        "Which replica set members must have a commit before it counts as durable: \"majority\", the number of members, in \
-         quotes (\"2\"), or the name of a custom write concern.")
+        "How many replica set members must have a commit before it counts as durable: \"majority\", a number in quotes, such \
+         as \"2\", or the name of a custom write concern.")
             .default("\"majority\""),
 ];
 

@@ -215,5 +215,5 @@ async fn without_auth_a_shared_gateway_listens_on_loopback_only() {
     let (_roles, receiver) = watch::channel(ServerRole::Following { leader: None });
     let open = ServerOptions { listen: vec![SocketAddr::from(([0, 0, 0, 0], 0))], ..shared_options() };
     let refused = Server::bind_shared(receiver, open).await;
-    assert!(matches!(refused.err(), Some(ServeError::Open(_))));
+    assert!(matches!(refused.err(), Some(ServeError::Exposed(_))));
 }

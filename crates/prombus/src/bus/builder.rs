@@ -140,8 +140,8 @@ impl BusBuilder {
 
     /// Maximum memory of the events of an in-memory bus. Beyond it, publishes fail as on a full disk. Default: 4 GiB.
     ///
-    /// The maximum size of one publish is an eighth of this limit, but never more than 64 MiB and never less than 2 MiB
-    /// (half of the limit, if the limit is below 4 MiB). Ids chosen by publishers are remembered after their events were
+    /// One publish may take at most an eighth of this limit and at most 64 MiB (more than an eighth if the limit is below
+    /// 16 MiB). Ids chosen by publishers are remembered after their events were
     /// cleaned, as long as these ids fit into a sixteenth of the limit.
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.memory_bytes = bytes;

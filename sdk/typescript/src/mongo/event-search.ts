@@ -1,4 +1,7 @@
-/** Binary search in a topic, for values without an index that increase with the seq: times, and ids that a server generated. */
+/**
+ * Binary search in a topic, for values that have no index and never decrease with the seq: `max_ts` (the highest `ts` so far), commit
+ * times, and ids that a server generated.
+ */
 import { type Collection, UUID as BsonUuid } from "mongodb";
 import type { Millis, UUID } from "../types.js";
 import type { EventDocument } from "./event-document.js";

@@ -78,7 +78,10 @@ export class MongoEventStore implements EventStore {
     return ts === undefined ? topic.firstSeq : this.#search.seqOfTime(topic, ts);
   }
 
-  /** The newest event of each key, or of all keys if none are given. Omits deleted keys, whose newest payload is `null`. */
+  /**
+   * The newest event of each key in `keys`, or of every key of the topic if `keys` is empty. Omits deleted keys, whose newest payload is
+   * `null`.
+   */
   async latestByKey(topic: string, keys: string[] = []): Promise<Record<string, EventRecord | undefined>> {
     const readable = await this.#readable.topic(topic);
     if (readable === undefined) return {};

@@ -2,7 +2,7 @@
 //! a record in the store. The others, its followers, relay requests to it. A term is the time for which one gateway leads.
 //!
 //! Start order: first the listeners, because the lease record contains the address that followers connect to; then the leadership.
-//! Shutdown order: the gateway drains, the bus closes, the lease is released.
+//! Shutdown order: the server drains its connections, the bus closes, the lease is released.
 
 use super::gateway::{announce, builder, listen_failure, raise_descriptors};
 use super::run_until_stopped::run_until_stopped;
@@ -65,15 +65,15 @@ fn leadership_options(settings: &Settings, server: &Server) -> anyhow::Result<Le
     })
 }
 
-/// Forwards changes of this process's role to the gateway. While the process leads, also applies the topic rules and runs the
+/// Forwards changes of this gateway's role to its `Server`. While the gateway leads, also applies the topic rules and runs the
 /// demo.
 struct RoleForwarder {
-    /// The roles for the gateway.
+    /// The role, for the `Server`.
     roles: watch::Sender<ServerRole>,
     /// The configured topic rules; SIGHUP may change them.
     rules: watch::Receiver<Vec<TopicRule>>,
     figures: LeadershipFigures,
-    /// The number of takeovers, for the gateway's metrics.
+    /// The number of takeovers, for the server's metrics.
     takeovers: Arc<AtomicU64>,
     is_demo: bool,
 }

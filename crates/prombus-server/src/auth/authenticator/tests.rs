@@ -139,7 +139,7 @@ fn a_token_of_the_maximum_length_is_accepted_and_a_longer_one_is_not() {
 }
 
 #[test]
-fn setups_in_which_rules_would_not_apply_are_refused() {
+fn incomplete_auth_setups_are_refused() {
     let rules = vec![rule(Effect::Deny, &[], &[])];
     let only_rules = Authenticator::new(&AuthOptions { rules, ..AuthOptions::default() });
     assert!(matches!(only_rules, Err(AuthSetupError::RulesWithoutTokens)));

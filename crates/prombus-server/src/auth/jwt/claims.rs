@@ -62,8 +62,8 @@ impl Claims {
         Ok(Verified { name, scopes: self.scopes(), expires_ms, print })
     }
 
-    /// Reads a claim that is a NumericDate (RFC 7519): seconds since 1970, possibly with a fraction. A date out of range becomes
-    /// the nearest valid one.
+    /// Reads a claim that is a NumericDate (RFC 7519): seconds since 1970, possibly with a fraction. A date beyond the
+    /// range of `i64` milliseconds becomes the nearest one in range.
     fn date_ms(&self, claim: &str) -> Result<Option<i64>, AuthRefused> {
         let number = match self.0.get(claim) {
             None => return Ok(None),

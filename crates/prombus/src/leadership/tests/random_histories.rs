@@ -1,6 +1,7 @@
 //! Random histories of several processes that share one lease record, with delays, lost requests, lost responses, requests
 //! that arrive long after their sender has given up, pauses, kills, stops, and clocks that run at different speeds. Checks
-//! that at every instant at most one process has an open leasing gate, and that terms never repeat.
+//! that at every instant at most one process has an open leasing gate (that is, may lease events to members), and that no term
+//! has two leaders.
 //!
 //! `PROMBUS_SEED` is the seed of the first history, `PROMBUS_HISTORIES` the number of histories.
 
@@ -274,7 +275,7 @@ impl History {
             5 => process.machine.give_up(self.random.between(0, 3_000), local),
             6 => process.machine.set_standby(self.random.one_in(3)),
             _ => {
-                // The engine of an old term finds the fence of a newer term in the store.
+                // Simulates that the engine of a process that holds an old term finds a newer term in the store.
                 if let LeasePosition::Holding { record, .. } = process.machine.position()
                     && record.term < newest_term
                 {
