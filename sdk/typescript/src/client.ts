@@ -171,7 +171,7 @@ export class Client<In extends object = TopicMap, Out extends object = In> {
    */
   async publish<K extends TopicOf<In>>(topic: K, payload: In[K], options: PublishOptions = {}): Promise<PublishResult> {
     const valid = this.#schemas === undefined ? undefined : validate(this.#schemas, topic, payload);
-    // Without an asynchronous schema there is no await, so that publishes are sent in the order of the calls.
+    // Without an asynchronous schema nothing is awaited, so that publishes are sent in the order of the calls.
     if (valid instanceof Promise) await valid;
     return this.#publishValid(topic, payload, options);
   }

@@ -32,7 +32,7 @@ export type Inputs<S> = { [K in keyof S]: InputOf<S[K]> };
 /** The payloads that handlers receive, by topic. */
 export type Outputs<S> = { [K in keyof S]: OutputOf<S[K]> };
 
-/** Whether the pattern `P` matches the topic `T`: `*` stands for one segment, `**` for zero or more. */
+/** Whether the pattern `P` matches the topic `T`: `*` matches one segment, `**` zero or more. */
 type Matches<P extends string, T extends string> = P extends T
   ? true
   : P extends "**"

@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 /// A parsed config file.
 #[derive(Debug)]
 pub struct TomlFile {
-    /// The line of each key and, if there are no problems, its value.
+    /// The line of each key and, if the file is valid, its value.
     pub source: Source,
     /// Unknown keys and values of the wrong type.
     pub problems: Vec<Problem>,

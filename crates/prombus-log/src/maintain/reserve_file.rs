@@ -19,7 +19,7 @@ pub(crate) struct ReserveFile {
 
 impl ReserveFile {
     /// Creates the file if this process has not created it or it is too small for a checkpoint. If the disk turns out
-    /// to be full, there is no reserve file afterwards.
+    /// to be full, the reserve file is missing afterwards.
     pub(crate) fn hold(
         &mut self,
         storage: &dyn Storage,

@@ -60,7 +60,7 @@ impl MongoDatabase {
             filter.extend(extra.clone());
             let probe = self.collections.events.find_one(filter).sort(doc! { "_id": 1 });
             let probed = probe.projection(projection.clone()).await?;
-            // If there is no event from the middle on, the search continues below the middle.
+            // If no event is found from the middle on, the search continues below the middle.
             let is_high = probed.as_ref().is_none_or(|document| is_after(document).unwrap_or(true));
             if is_high {
                 found = probed.or(found);

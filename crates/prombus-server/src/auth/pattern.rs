@@ -70,7 +70,7 @@ enum Read {
 }
 
 impl Read {
-    /// The state after one more segment. `None` stands for any segment that no pattern names.
+    /// The state after one more segment. `None` means any segment that no pattern names.
     fn next(self, segment: Option<&str>, kind: Kind) -> Self {
         let ends = self == Self::Nothing && kind == Kind::Events && segment == Some(DEAD_LETTER);
         if ends { Self::All } else { Self::Some }

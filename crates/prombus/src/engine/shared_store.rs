@@ -53,7 +53,7 @@ pub struct LeaseError(pub String);
 
 /// Stores the lease record.
 pub trait LeaseStore: Send + Sync + 'static {
-    /// Reads the record, as a majority of the database's members has committed it; `None` if there is no record.
+    /// Reads the record, as a majority of the database's members has committed it; `None` without a record.
     ///
     /// # Errors
     /// [`LeaseError`].

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(super) struct RecordWriter {
     engine: Arc<dyn Engine>,
     clock: Arc<dyn Clock>,
-    /// Groups with changes for which there is no record in `sending` yet.
+    /// Groups with changes that have no record in `sending` yet.
     queue: RankedMutex<LEAF, Vec<Arc<GroupCell>>>,
     /// Whether the queue is not empty, or `sending` contains records.
     is_dirty: AtomicBool,

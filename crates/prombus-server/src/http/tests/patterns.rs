@@ -56,7 +56,7 @@ async fn replay_pages_of_a_pattern_have_every_event_once() {
         path = format!("/replay?topic=t.*&limit=7&from=afterId&afterId={next}");
     };
     assert_eq!(seen.len(), 60);
-    // After the last position there are no events. Later it is followed only by new events, including those of a new topic.
+    // No events follow the last position. Later it is followed only by new events, including those of a new topic.
     let path = format!("/replay?topic=t.*&from=afterId&afterId={position}");
     assert_eq!(rig.get(&path).await.ok()["count"], 0);
     rig.fill("t.new", 100..102).await;

@@ -44,7 +44,7 @@ impl DeadLetterQueue {
         self.queue.lock().pop_front()
     }
 
-    /// Wakes the worker, or writes the dead letters if there is no worker. Called without locks.
+    /// Wakes the worker, or, without a worker, writes the dead letters. Called without locks.
     pub(super) fn work(&self) {
         match self.without_worker.get() {
             Some(work) => work(),

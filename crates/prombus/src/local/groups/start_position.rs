@@ -127,7 +127,7 @@ async fn place_of_id(
     Ok(None)
 }
 
-/// The seq before the gap that a removed event with this id left in a topic; `None` if there is no such gap.
+/// The seq before the gap that a removed event with this id left in a topic; `None` without such a gap.
 async fn gap_of(engine: &dyn Engine, topic: TopicId, id: EventId) -> Result<Option<u64>, ReadError> {
     if !engine.is_own_id(id) {
         return Ok(None);
