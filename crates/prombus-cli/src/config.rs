@@ -5,10 +5,12 @@ mod auth;
 mod definitions;
 mod environment;
 mod flags;
+mod needs_restart;
 mod problems;
 mod reference;
 mod setting;
 mod settings;
+mod shown;
 mod source;
 mod store_url;
 mod suggestion;
@@ -17,7 +19,7 @@ mod validate;
 
 pub use environment::Environment;
 pub use flags::SettingFlags;
-pub use reference::{default_file, topic_keys};
+pub use reference::{default_file, topic_keys, topic_value};
 pub use settings::{BusSettings, DATA, LogFormat, LogSettings, Settings, StoreChoice};
 pub use store_url::StoreUrl;
 
@@ -33,12 +35,14 @@ use toml_file::TomlFile;
 pub const TOKEN_NAME: &str = "ws_token";
 
 /// Settings, and warnings about them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Loaded {
     /// The settings.
     pub settings: Settings,
     /// Lines for the log.
     pub warnings: Vec<String>,
+    /// The values as given, with their origins.
+    source: Source,
 }
 
 /// Invalid settings.
@@ -81,7 +85,9 @@ pub fn load(
     let mut problems = Problems::default();
     check_access(&mut problems, &settings);
     check_advertise(&mut problems, &settings);
-    as_result(settings, &source, &problems).map(|settings| Loaded { settings, warnings })
+    let settings = as_result(settings, &source, &problems)?;
+    settings.server.shown_settings.replace(shown::settings(&source, &settings, TOKEN_NAME));
+    Ok(Loaded { settings, warnings, source })
 }
 
 /// Checks a config file. Returns every problem, one line each. Settings that the environment may add are not reported as missing.

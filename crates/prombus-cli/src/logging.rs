@@ -2,19 +2,22 @@
 
 use crate::config::{LogFormat, LogSettings};
 use std::io::{IsTerminal, stderr};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Starts logging. A process must call this only once.
 ///
 /// # Errors
 /// When the filter cannot be parsed.
 pub fn start(settings: &LogSettings) -> anyhow::Result<()> {
-    let filter = EnvFilter::builder().parse(&settings.filter)?;
+    let filtered = tracing_subscriber::registry().with(settings.filter.parse::<Targets>()?);
     let has_colours = stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr).with_ansi(has_colours);
+    let lines = fmt::layer().with_writer(stderr).with_ansi(has_colours);
     match settings.format {
-        LogFormat::Text => lines.init(),
-        LogFormat::Json => lines.json().flatten_event(true).init(),
+        LogFormat::Text => filtered.with(lines).init(),
+        LogFormat::Json => filtered.with(lines.json().flatten_event(true)).init(),
     }
     Ok(())
 }

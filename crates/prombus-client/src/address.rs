@@ -3,10 +3,13 @@
 use crate::error::ClientError;
 use std::fmt;
 
-/// The default port of a server.
+/// The default port of a server, for addresses without a scheme.
 const PORT: u16 = 8090;
 
 /// A server's address. `ws://` means the same as `http://`, and `wss://` the same as `https://`. The default scheme is `http://`.
+///
+/// A URL without a port means the port of its scheme, as everywhere: 80 for `http://` and `ws://`, 443 for `https://` and `wss://`. A host
+/// without a scheme means port 8090, on which `prombus serve` listens by default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// Whether connections use TLS.
@@ -25,7 +28,8 @@ impl Address {
     /// [`ClientError::Address`] says what is wrong.
     pub fn parse(text: &str) -> Result<Self, ClientError> {
         let bad = |why: &str| ClientError::Address { text: without_secrets(text), why: why.to_owned() };
-        let (scheme, rest) = text.trim().split_once("://").unwrap_or(("http", text.trim()));
+        let given = text.trim().split_once("://");
+        let (scheme, rest) = given.unwrap_or(("http", text.trim()));
         let is_tls = match scheme.to_ascii_lowercase().as_str() {
             "ws" | "http" => false,
             "wss" | "https" => true,
@@ -54,14 +58,27 @@ impl Address {
         if host.is_empty() {
             return Err(bad("it has no host"));
         }
-        let scheme_port = if is_tls { 443 } else { PORT };
+        let scheme_port = match (given, is_tls) {
+            (None, _) => PORT,
+            (Some(_), false) => 80,
+            (Some(_), true) => 443,
+        };
         let port = match port {
-            Some(port) => port.parse().map_err(|_| bad("its port must be a number from 1 to 65535"))?,
+            Some(port) => port
+                .parse()
+                .ok()
+                .filter(|port| *port > 0)
+                .ok_or_else(|| bad("its port must be a number from 1 to 65535"))?,
             None => scheme_port,
         };
         let prefix = path.trim_end_matches('/');
         let prefix = prefix.strip_suffix("/ws").unwrap_or(prefix).to_owned();
         Ok(Self { is_tls, host: host.to_owned(), port, prefix })
+    }
+
+    /// Whether connections use TLS.
+    pub fn is_tls(&self) -> bool {
+        self.is_tls
     }
 
     /// Host and port in the form of a `Host` header.
@@ -118,7 +135,9 @@ mod tests {
     fn all_schemes_lead_to_the_same_addresses() {
         let cases = [
             ("ws://127.0.0.1:8090/ws", "http://127.0.0.1:8090", "ws://127.0.0.1:8090/ws"),
-            ("http://localhost", "http://localhost:8090", "ws://localhost:8090/ws"),
+            ("localhost", "http://localhost:8090", "ws://localhost:8090/ws"),
+            ("http://localhost", "http://localhost:80", "ws://localhost:80/ws"),
+            ("ws://localhost/ws", "http://localhost:80", "ws://localhost:80/ws"),
             ("localhost:9000", "http://localhost:9000", "ws://localhost:9000/ws"),
             ("wss://bus.example", "https://bus.example:443", "wss://bus.example:443/ws"),
             ("https://example.org/bus/", "https://example.org:443/bus", "wss://example.org:443/bus/ws"),

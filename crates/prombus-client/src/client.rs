@@ -1,5 +1,9 @@
 //! The client of one server: its HTTP routes, and one WebSocket for publishing that is opened on demand.
 
+mod builder;
+
+pub use builder::ClientBuilder;
+
 use crate::address::{Address, put_encoded};
 use crate::error::{ClientError, PublishError};
 use crate::http::Http;
@@ -7,6 +11,7 @@ use crate::lines::Lines;
 use crate::publish_connection::PublishConnection;
 use crate::record::{Published, Record};
 use crate::resend::{DEFAULT_PATIENCE, Resend};
+use crate::trust::Trust;
 use hyper::Method;
 use prombus_protocol::Token;
 use serde::Serialize;
@@ -31,9 +36,13 @@ impl Client {
     /// # Errors
     /// [`ClientError::Address`] if `url` is not an address.
     pub fn new(url: &str, token: Option<&str>) -> Result<Self, ClientError> {
-        let http = Arc::new(Http::new(Address::parse(url)?, token.map(Token::new)));
+        Ok(Self::over(Http::new(Address::parse(url)?, token.map(Token::new), Trust::default())))
+    }
+
+    fn over(http: Http) -> Self {
+        let http = Arc::new(http);
         let publishing = Arc::new(PublishConnection::new(Arc::clone(&http)));
-        Ok(Self { http, publishing, patience: DEFAULT_PATIENCE })
+        Self { http, publishing, patience: DEFAULT_PATIENCE }
     }
 
     /// Connects to a server. `ws://` means the same as `http://`, and `wss://` the same as `https://`.
@@ -109,6 +118,18 @@ impl Client {
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
         self.ask(Method::PUT, path, Some(body)).await
+    }
+
+    /// Sends a POST request with JSON and parses the JSON of the response.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn post_json<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        self.ask(Method::POST, path, Some(body)).await
     }
 
     /// Sends a DELETE request and parses the JSON of the response.

@@ -6,12 +6,12 @@ mod upgrade;
 
 pub(crate) use shared::Incoming;
 
-use crate::address::Address;
 use crate::error::{ClientError, PublishError};
+use crate::http::Http;
 use crate::patience::Patience;
 use crate::record::{Published, Record};
 use crate::transport;
-use prombus_protocol::{ClientFrame, ErrorCode, Json, OkFrame, Token};
+use prombus_protocol::{ClientFrame, ErrorCode, Json, OkFrame};
 use shared::{Answer, Recipient, Shared};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,13 +33,14 @@ pub(crate) struct Connection {
 impl Connection {
     /// Opens a connection. Deliveries go to `incoming`; its last item reports the end of the connection.
     pub(crate) async fn open(
-        address: &Address,
-        token: Option<&Token>,
+        http: &Http,
         incoming: Option<mpsc::UnboundedSender<Incoming>>,
     ) -> Result<Self, ClientError> {
-        let stream = transport::open(address).await?;
-        let socket =
-            timeout(OPEN_TIMEOUT, upgrade::upgrade(stream, address, token)).await.map_err(|_| {
+        let Http { address, token, trust, .. } = http;
+        let stream = transport::open(address, trust).await?;
+        let socket = timeout(OPEN_TIMEOUT, upgrade::upgrade(stream, address, token.as_ref()))
+            .await
+            .map_err(|_| {
                 let why = format!("no answer in {} s", OPEN_TIMEOUT.as_secs());
                 ClientError::Lost { address: address.to_string(), why }
             })??;

@@ -1,6 +1,7 @@
 //! Errors of the client.
 
-use prombus_protocol::{ErrorCode, TopicError};
+use prombus_protocol::{ErrorCode, OptionError, TopicError};
+use std::path::PathBuf;
 use thiserror::Error;
 
 /// Why a call failed.
@@ -15,18 +16,40 @@ pub enum ClientError {
         /// The problem with it.
         why: String,
     },
+    /// A file of trusted certificates cannot be used.
+    #[error("cannot use the CA certificate {}: {why}", file.display())]
+    CaCert {
+        /// The file.
+        file: PathBuf,
+        /// The problem with it.
+        why: String,
+    },
     /// The server cannot be reached.
-    #[error(
-        "cannot connect to {address}: {why}; is `prombus serve` running there? (--url names another server)"
-    )]
+    #[error("cannot connect to {address}: {why}")]
     Connect {
         /// The server's address.
         address: String,
         /// The cause.
         why: String,
     },
+    /// The certificate of the server is not trusted, has expired, or is for another host. Nothing was sent to the server.
+    #[error("the certificate of {address} is refused: {why}")]
+    Certificate {
+        /// The server's address.
+        address: String,
+        /// The problem with the certificate.
+        why: String,
+    },
+    /// TLS cannot be established for another reason, for example because the server does not use it.
+    #[error("no TLS connection to {address}: {why}")]
+    Tls {
+        /// The server's address.
+        address: String,
+        /// The cause.
+        why: String,
+    },
     /// The server requires a token, or refused the one that was sent.
-    #[error("{address} refused access: {why}; give a token with --token or PROMBUS_TOKEN")]
+    #[error("{address} refused access: {why}")]
     Unauthorized {
         /// The server's address.
         address: String,
@@ -71,7 +94,12 @@ impl ClientError {
             Self::Refused { code, .. } => {
                 matches!(code, ErrorCode::RateLimited | ErrorCode::Unavailable | ErrorCode::StorageFull)
             }
-            Self::Address { .. } | Self::Unauthorized { .. } | Self::Answer { .. } => false,
+            Self::Address { .. }
+            | Self::CaCert { .. }
+            | Self::Certificate { .. }
+            | Self::Tls { .. }
+            | Self::Unauthorized { .. }
+            | Self::Answer { .. } => false,
         }
     }
 
@@ -91,9 +119,12 @@ impl ClientError {
             StorageFull, TooLarge, Unauthorized, Unavailable, UnknownId,
         };
         match self {
-            Self::Address { .. } | Self::Unauthorized { .. } => true,
+            Self::Address { .. }
+            | Self::CaCert { .. }
+            | Self::Certificate { .. }
+            | Self::Unauthorized { .. } => true,
             // A proxy responds with its own errors while the server restarts.
-            Self::Connect { .. } | Self::Lost { .. } | Self::Answer { .. } => false,
+            Self::Connect { .. } | Self::Tls { .. } | Self::Lost { .. } | Self::Answer { .. } => false,
             Self::Refused { code, .. } => match code {
                 BadJson | BadRequest | BadTopic | Unauthorized | BadToken | Forbidden | AlreadySubscribed
                 | NotSubscribed | UnknownId | GroupConflict | NotFound | MethodNotAllowed | LimitReached
@@ -114,6 +145,9 @@ pub enum RecordError {
     /// The payload cannot be written as JSON.
     #[error("the payload cannot be written as JSON: {0}")]
     Payload(#[from] serde_json::Error),
+    /// An option is invalid.
+    #[error(transparent)]
+    Option(#[from] OptionError),
 }
 
 impl From<RecordError> for PublishError {
@@ -121,6 +155,7 @@ impl From<RecordError> for PublishError {
         let code = match &error {
             RecordError::Topic(_) => ErrorCode::BadTopic,
             RecordError::Payload(_) => ErrorCode::BadJson,
+            RecordError::Option(_) => ErrorCode::BadRequest,
         };
         Self::Refused { code, message: error.to_string(), retry_after_ms: None }
     }

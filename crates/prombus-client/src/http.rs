@@ -2,7 +2,9 @@
 
 use crate::address::Address;
 use crate::error::ClientError;
+use crate::io_reason::io_reason;
 use crate::transport;
+use crate::trust::Trust;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -23,6 +25,7 @@ type Sender = SendRequest<Full<Bytes>>;
 pub(crate) struct Http {
     pub(crate) address: Address,
     pub(crate) token: Option<Token>,
+    pub(crate) trust: Trust,
     /// A connection that waits for the next request.
     idle: Mutex<Option<Sender>>,
 }
@@ -37,8 +40,8 @@ struct ErrorBody {
 }
 
 impl Http {
-    pub(crate) fn new(address: Address, token: Option<Token>) -> Self {
-        Self { address, token, idle: Mutex::default() }
+    pub(crate) fn new(address: Address, token: Option<Token>, trust: Trust) -> Self {
+        Self { address, token, trust, idle: Mutex::default() }
     }
 
     /// Sends a request and reads the whole body of a successful response.
@@ -92,7 +95,7 @@ impl Http {
     }
 
     async fn connect(&self) -> Result<Sender, ClientError> {
-        let stream = transport::open(&self.address).await?;
+        let stream = transport::open(&self.address, &self.trust).await?;
         let (sender, connection) =
             handshake(TokioIo::new(stream)).await.map_err(|error| self.lost(&error))?;
         tokio::spawn(async move {
@@ -124,7 +127,10 @@ impl Http {
             headers.insert(AUTHORIZATION, bearer(token, &self.address)?);
         }
         sender.ready().await.map_err(|error| self.lost(&error))?;
-        let response = sender.send_request(request).await.map_err(|error| self.lost(&error))?;
+        let response = sender.send_request(request).await.map_err(|error| match error.is_parse() {
+            true => self.invalid_response(not_http(&self.address)),
+            false => self.lost(&error),
+        })?;
         Ok((sender, response))
     }
 
@@ -149,7 +155,8 @@ impl Http {
         let mut why = error.to_string();
         let mut cause = error.source();
         while let Some(error) = cause {
-            why = format!("{why}: {error}");
+            let text = error.downcast_ref().map_or_else(|| error.to_string(), io_reason);
+            why = format!("{why}: {text}");
             cause = error.source();
         }
         ClientError::Lost { address: self.address.to_string(), why }
@@ -157,6 +164,14 @@ impl Http {
 
     pub(crate) fn invalid_response(&self, why: impl Into<String>) -> ClientError {
         ClientError::Answer { address: self.address.to_string(), why: why.into() }
+    }
+}
+
+/// Why a response is not HTTP. A server that expects TLS answers plain HTTP with a TLS alert.
+pub(crate) fn not_http(address: &Address) -> String {
+    match address.is_tls {
+        true => "the response is not HTTP".to_owned(),
+        false => "the response is not HTTP; if the server uses TLS, use https:// or wss://".to_owned(),
     }
 }
 

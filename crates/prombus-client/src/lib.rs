@@ -5,6 +5,7 @@
 //! - [`Client::subscribe`] joins a consumer group, as a stream of [`Delivery`]s or with a handler. Both reconnect and resubscribe
 //!   automatically.
 //! - [`Client::history`] reads stored events, and [`Client::lines`] reads a response line by line, both in constant memory.
+//! - [`Client::follow`] reads stored events and then new ones as they are published, without a group.
 //! - [`Client::load_state`] loads the newest event of each key, and the position from which to continue.
 //! - [`Client::get_json`] and similar methods call the other HTTP routes.
 //!
@@ -40,8 +41,10 @@ mod backoff;
 mod client;
 mod connection;
 mod error;
+mod follow;
 mod history;
 mod http;
+mod io_reason;
 mod lines;
 mod patience;
 mod publish;
@@ -49,18 +52,23 @@ mod publish_connection;
 mod publisher;
 mod record;
 mod resend;
+mod sse;
 mod state;
 mod subscribe;
+mod tls_failure;
 mod transport;
+mod trust;
 
 pub use address::Address;
-pub use client::Client;
+pub use client::{Client, ClientBuilder};
 pub use error::{ClientError, PublishError, RecordError};
+pub use follow::Follow;
 pub use history::{After, History, HistoryEvent, HistoryQuery};
 pub use lines::Lines;
 pub use prombus_protocol::{
-    DeadLetter, ErrorCode, EventContext, EventRecord, PublishOptions, RawValue, RedeliveryReason, Start,
-    SubscribeOptions, Topic, TopicFor, TypedTopic, Uuid, topic,
+    Addressee, AfterFailure, DeadLetter, ErrorCode, EventContext, EventRecord, FailedEvent, Filter,
+    HandlerFailure, PublishOptions, RawValue, RedeliveryReason, Start, SubscribeOptions, Topic, TopicFor,
+    TypedTopic, Uuid, topic,
 };
 pub use publish::Publish;
 pub use publisher::Publisher;

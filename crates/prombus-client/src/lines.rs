@@ -45,6 +45,11 @@ impl Pieces {
     pub(crate) fn invalid_response(&self, why: impl Into<String>) -> ClientError {
         self.http.invalid_response(why)
     }
+
+    /// The error for a body that ended too early.
+    pub(crate) fn lost(&self, why: &str) -> ClientError {
+        ClientError::Lost { address: self.http.address.to_string(), why: why.to_owned() }
+    }
 }
 
 impl Lines {

@@ -1,10 +1,10 @@
 //! One event to publish: `client.publish(topic, &payload)`, with its options.
 
 use crate::client::Client;
-use crate::error::PublishError;
+use crate::error::{PublishError, RecordError};
 use crate::record::{Published, Record};
 use futures_util::future::BoxFuture;
-use prombus_protocol::{PublishOptions, TopicFor, Uuid, id_of_key};
+use prombus_protocol::{PublishOptions, TopicFor, Uuid, id_of_checked_key};
 use serde::Serialize;
 use std::future::IntoFuture;
 
@@ -77,9 +77,16 @@ impl Publish {
         self.with(|options| options.id = Some(id))
     }
 
-    /// Any text as the event's id, such as an order number. Every client and the server derive the same id from it.
-    pub fn idempotency_key(self, key: &str) -> Self {
-        self.id(id_of_key(key))
+    /// Any text of 1 to 255 bytes as the event's id, such as an order number. Every client, the server and the library derive the same
+    /// id from it.
+    pub fn idempotency_key(mut self, key: impl AsRef<str>) -> Self {
+        match id_of_checked_key(key.as_ref()) {
+            Ok(id) => self.id(id),
+            Err(error) => {
+                self.record = self.record.and(Err(RecordError::from(error).into()));
+                self
+            }
+        }
     }
 
     /// The time of the event, in milliseconds since 1970. Default: now.

@@ -26,7 +26,7 @@ impl PublishConnection {
         if let Some(connection) = connection.as_ref().filter(|it| !it.is_over()) {
             return Ok(Arc::clone(connection));
         }
-        let opened = Connection::open(&self.http.address, self.http.token.as_ref(), None).await?;
+        let opened = Connection::open(&self.http, None).await?;
         Ok(Arc::clone(connection.insert(Arc::new(opened))))
     }
 
@@ -43,7 +43,8 @@ impl PublishConnection {
             Err(ClientError::Refused { code, message, retry_after_ms, .. }) => {
                 PublishError::Refused { code, message, retry_after_ms }
             }
-            Err(error @ ClientError::Unauthorized { .. }) => {
+            // Resending cannot help: the server refused this client, or this client refused the server's certificate.
+            Err(error @ (ClientError::Unauthorized { .. } | ClientError::Certificate { .. })) => {
                 let (code, message) = (ErrorCode::Unauthorized, error.to_string());
                 PublishError::Refused { code, message, retry_after_ms: None }
             }

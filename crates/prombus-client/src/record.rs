@@ -58,7 +58,7 @@ impl Record {
         *self.options.id.get_or_insert_with(Uuid::now_v7)
     }
 
-    /// A copy of an event for another topic, with the same key, headers, tags and payload. `caused_by` contains the original event. The id
+    /// A copy of an event for another topic, with the same key, headers, tags, addressee and payload. `caused_by` contains the original event. The id
     /// is derived from the event's id and the topic, so that a second copy to the same topic is a duplicate.
     pub fn copy_of(event: &EventRecord, topic: &str) -> Self {
         let id = Uuid::new_v5(&event.id, topic.as_bytes());
@@ -70,6 +70,7 @@ impl Record {
             tags: event.tags.clone(),
             caused_by: vec![event.id],
             sid: None,
+            addressee: event.addressee.clone(),
         };
         Self { topic: topic.to_owned(), payload: event.payload.clone(), options }
     }
@@ -81,7 +82,9 @@ impl Record {
         let tags: usize = options.tags.iter().map(|tag| tag.len() + 3).sum();
         let key = options.key.as_ref().map_or(0, |key| key.len() + 9);
         let ids = (options.caused_by.len() + 2) * 45;
-        100 + self.topic.len() + self.payload.get().len() + headers + tags + key + ids
+        let addressee =
+            options.addressee.as_ref().map_or(0, |it| it.subscription.len() + it.group.len() + 45);
+        100 + self.topic.len() + self.payload.get().len() + headers + tags + key + ids + addressee
     }
 
     pub(crate) fn topic_text(&self) -> Cow<'_, str> {
@@ -96,13 +99,14 @@ mod tests {
     #[test]
     fn copies_of_an_event_have_one_id_per_topic() {
         let text = r#"{"id":"0196f1d0-0000-7000-8000-000000000001","ts":5,"topic":"a","key":"k","tags":["t"],
-            "headers":{"h":"v"},"caused_by":["0196f1d0-0000-7000-8000-000000000002"],"payload":[1, 2]}"#;
+            "headers":{"h":"v"},"addressee":{"subscription":"a","group":"g"},"caused_by":["0196f1d0-0000-7000-8000-000000000002"],"payload":[1, 2]}"#;
         let event: EventRecord = serde_json::from_str(text).unwrap();
         let (one, again, other) =
             (Record::copy_of(&event, "b"), Record::copy_of(&event, "b"), Record::copy_of(&event, "c"));
         assert_eq!(one.options.id, again.options.id);
         assert_ne!(one.options.id, other.options.id);
         assert_eq!(one.options.caused_by, [event.id]);
+        assert_eq!(one.options.addressee, event.addressee);
         assert_eq!((one.options.key.as_deref(), one.payload.get()), (Some("k"), "[1, 2]"));
         assert_eq!((one.options.headers, one.options.tags), (event.headers, event.tags));
     }

@@ -7,6 +7,7 @@
 mod builder;
 mod command;
 mod delivery;
+mod failure_log;
 mod handler;
 mod handler_error;
 mod lease;

@@ -7,6 +7,8 @@ pub(crate) const MANIFEST_NEW: &str = "MANIFEST.new";
 pub(crate) const LOCK: &str = "LOCK";
 /// Occupies space. It is removed when the disk is full, so that the manifest can still be written.
 pub(crate) const RESERVE: &str = "RESERVE";
+/// The next reserve file while it is being written.
+pub(crate) const RESERVE_NEW: &str = "RESERVE.new";
 /// Lists the unreadable bytes that an operator has given up.
 pub(crate) const LOSSES: &str = "LOSSES";
 pub(crate) const LOSSES_NEW: &str = "LOSSES.new";
@@ -31,6 +33,7 @@ pub(crate) enum FileKind {
     ManifestNew,
     Lock,
     Reserve,
+    ReserveNew,
     Losses,
     LossesNew,
     Segment(u64),
@@ -68,6 +71,7 @@ pub(crate) fn file_kind(name: &str) -> Option<FileKind> {
         MANIFEST_NEW => return Some(FileKind::ManifestNew),
         LOCK => return Some(FileKind::Lock),
         RESERVE => return Some(FileKind::Reserve),
+        RESERVE_NEW => return Some(FileKind::ReserveNew),
         LOSSES => return Some(FileKind::Losses),
         LOSSES_NEW => return Some(FileKind::LossesNew),
         _ => {}

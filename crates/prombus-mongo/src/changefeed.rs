@@ -26,8 +26,11 @@ use mongodb::change_stream::event::ResumeToken;
 use mongodb::{Collection, Database};
 use parking_lot::Mutex;
 use prombus::outbox::{OutboxPublisher, OutboxRecord, PublishFailure};
+use prombus::{AfterFailure, FailureLog, HandlerFailure};
+use prombus_protocol::check_topic;
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The most changes that are published together.
@@ -51,6 +54,16 @@ pub struct Changefeed {
     /// The stored position.
     place: FeedPlace,
     figures: Arc<Mutex<ChangefeedFigures>>,
+    failures: Arc<FailureLog>,
+}
+
+/// The progress of a run, which decides whether a shutdown waits.
+#[derive(Default)]
+struct RunState {
+    /// The feed was told to stop: it takes no more changes.
+    is_stopping: AtomicBool,
+    /// Changes were taken from the stream, and the position after them is not stored yet.
+    has_batch: AtomicBool,
 }
 
 impl Changefeed {
@@ -64,6 +77,7 @@ impl Changefeed {
         publisher: Arc<dyn OutboxPublisher>,
         options: ChangefeedOptions,
     ) -> Result<Self, ChangefeedError> {
+        check_topic(&options.topic)?;
         require_replica_set(database, "a changefeed", "change streams").await?;
         let feed = Self {
             collection: database.collection(&options.collection),
@@ -71,6 +85,7 @@ impl Changefeed {
             map: EventMap::new(&options),
             database: database.clone(),
             publisher,
+            failures: Arc::new(FailureLog::new(format!("changefeed {}", options.name))),
             options,
             figures: Arc::default(),
         };
@@ -98,6 +113,17 @@ impl Changefeed {
     /// The counters and the current state of the feed.
     pub fn figures(&self) -> ChangefeedFigures {
         self.figures.lock().clone()
+    }
+
+    /// Calls a function for each failure: a server or a bus that is unreachable, the end of the feed. Like
+    /// [`HandlerHandle::on_error`](prombus::HandlerHandle::on_error).
+    pub fn on_error(&self, callback: impl Fn(&HandlerFailure) + Send + Sync + 'static) {
+        self.failures.on_error(callback);
+    }
+
+    /// The last failure; `None` if there was none.
+    pub fn last_error(&self) -> Option<HandlerFailure> {
+        self.failures.last_error()
     }
 
     async fn watch(&self, after: Option<ResumeToken>) -> Result<ChangeStream<Document>, ChangefeedError> {
@@ -128,27 +154,41 @@ impl Changefeed {
         ChangefeedError::Stream(reason(&error))
     }
 
-    /// Publishes changes until `shutdown` resolves. A batch that is being published at that time is abandoned; the next start publishes it
-    /// again, and the bus recognises the duplicates.
+    /// Publishes changes until `shutdown` resolves. The current batch is finished first, unless the server or the bus is unreachable: then it
+    /// is abandoned, the next start publishes it again, and the bus recognises the duplicates. A reseed is abandoned too, and begins again
+    /// at the next start.
     ///
     /// # Errors
     /// Permanent errors, see [`ChangefeedError`]. While the server or the bus is unreachable, the feed waits.
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<(), ChangefeedError> {
         let mut shutdown = std::pin::pin!(shutdown);
         let mut pause = PAUSE_MIN;
+        let run = RunState::default();
         loop {
+            let stop = async {
+                (&mut shutdown).await;
+                run.is_stopping.store(true, Ordering::Relaxed);
+                // The current batch may finish, unless it waits for an unreachable server or bus.
+                while run.has_batch.load(Ordering::Relaxed) && self.figures.lock().trouble.is_none() {
+                    tokio::time::sleep(PAUSE_MIN).await;
+                }
+            };
             let ran = tokio::select! {
                 biased;
-                () = &mut shutdown => return Ok(()),
-                ran = self.follow(&mut pause) => ran,
+                () = stop => return Ok(()),
+                ran = self.follow(&mut pause, &run) => ran,
             };
             match ran {
+                Ok(()) => return Ok(()),
                 Err(ChangefeedError::Away(why)) => self.note_trouble(&why),
                 Err(error) => {
-                    self.note_trouble(&error.to_string());
+                    self.figures.lock().failures += 1;
+                    self.figures.lock().trouble = Some(error.to_string());
                     return Err(error);
                 }
-                Ok(never) => match never {},
+            }
+            if run.is_stopping.load(Ordering::Relaxed) {
+                return Ok(());
             }
             tokio::select! {
                 biased;
@@ -162,8 +202,10 @@ impl Changefeed {
     fn note_trouble(&self, why: &str) {
         let mut figures = self.figures.lock();
         figures.failures += 1;
-        if figures.trouble.replace(why.to_owned()).is_none() {
-            tracing::warn!("changefeed {}: waiting: {why}", self.options.name);
+        let before = figures.trouble.replace(why.to_owned());
+        drop(figures);
+        if before.as_deref() != Some(why) {
+            self.failures.report(&HandlerFailure::general(format!("waiting: {why}"), AfterFailure::Retry));
         }
     }
 
@@ -173,8 +215,9 @@ impl Changefeed {
         }
     }
 
-    /// Follows the stream until an error occurs.
-    async fn follow(&self, pause: &mut Duration) -> Result<std::convert::Infallible, ChangefeedError> {
+    /// Follows the stream until an error occurs, or until a batch is finished after the feed was told to stop.
+    async fn follow(&self, pause: &mut Duration, run: &RunState) -> Result<(), ChangefeedError> {
+        run.has_batch.store(false, Ordering::Relaxed);
         let Some(place) = self.place.read().await? else {
             return Err(ChangefeedError::Stream(format!(
                 "the stored position of {} was removed",
@@ -186,11 +229,12 @@ impl Changefeed {
             self.place.end_seeding().await?;
         }
         let mut stream = self.watch(Some(place.token)).await?;
-        loop {
+        while !run.is_stopping.load(Ordering::Relaxed) {
             let batch = self.next_batch(&mut stream).await?;
             self.note_progress();
             *pause = PAUSE_MIN;
             let Some(last) = batch.last().map(|item| item.token.clone()) else { continue };
+            run.has_batch.store(true, Ordering::Relaxed);
             let ended = batch.iter().find_map(|item| item.end.clone());
             self.publish_all(batch.into_iter().filter_map(|item| item.record).collect()).await?;
             if let Some(why) = ended {
@@ -200,7 +244,9 @@ impl Changefeed {
                 });
             }
             self.place.advance(&last).await?;
+            run.has_batch.store(false, Ordering::Relaxed);
         }
+        Ok(())
     }
 
     /// Waits for the next change, and returns it with the further changes that are available, at most [`BATCH`] in total.

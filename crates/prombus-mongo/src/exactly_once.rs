@@ -28,12 +28,12 @@ pub struct MongoExactlyOnce {
 }
 
 impl MongoExactlyOnce {
-    /// Opens a database. Marks are in its collection `dedupe`.
+    /// Opens a database. Marks are in its collection `exactly_once`.
     ///
     /// # Errors
     /// See [`ServerError`]. A standalone server has no transactions.
     pub async fn open(database: &Database) -> Result<Self, ServerError> {
-        Self::open_collection(database, "dedupe").await
+        Self::open_collection(database, "exactly_once").await
     }
 
     /// Opens a database, with another collection for the marks.

@@ -14,6 +14,7 @@ mod engine;
 mod errors;
 mod exactly_once;
 mod figures_text;
+mod helper_task;
 mod json;
 mod outbox;
 mod payload_bson;

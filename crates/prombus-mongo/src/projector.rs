@@ -23,7 +23,8 @@ use parking_lot::Mutex;
 use position::{Position, Positions};
 use prombus::consume::Rejected;
 use prombus::{
-    BoxFuture, Bus, Clock as _, Deliveries, Event, GroupError, PublishError, Start, Subscription, SystemClock,
+    AfterFailure, BoxFuture, Bus, Clock as _, Deliveries, Event, FailedEvent, FailureLog, GroupError,
+    HandlerFailure, PublishError, Start, Subscription, SystemClock,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,16 +86,23 @@ pub struct MongoProjectorOptions {
 }
 
 impl MongoProjectorOptions {
-    /// The default options for a topic and a group.
-    pub fn new(topic: impl Into<String>, group: impl Into<String>) -> Self {
+    /// The default options for a group. Set its [`topic`](Self::topic).
+    pub fn group(group: impl Into<String>) -> Self {
         Self {
-            topic: topic.into(),
+            topic: String::new(),
             group: group.into(),
             from: Start::Earliest,
             batch_size: 100,
             rebuild: false,
             positions: "prombus_positions".to_owned(),
         }
+    }
+
+    /// The topic that is folded: a typed topic, or a name.
+    #[must_use]
+    pub fn topic(mut self, topic: impl Into<String>) -> Self {
+        self.topic = topic.into();
+        self
     }
 }
 
@@ -117,6 +125,9 @@ pub enum MongoProjectorError {
     /// The folded documents could not be removed.
     #[error("cannot remove the folded documents: {0}")]
     Clear(String),
+    /// The collection of a changelog projector is not set.
+    #[error("the collection of the changelog projector is not set")]
+    NoCollection,
     /// The topic no longer contains the stored position, or the position cannot be stored.
     #[error("{0}")]
     Position(String),
@@ -161,13 +172,13 @@ impl MongoProjectorFigures {
             "prombus_mongo_projector",
             &[("topic", topic), ("group", group)],
             &[
-                ("folded_total", self.folded),
-                ("skipped_total", self.skipped),
-                ("rejected_total", self.rejected),
-                ("transactions_total", self.transactions),
-                ("failures_total", self.failures),
-                ("position", self.position),
-                ("up", u64::from(self.trouble.is_none())),
+                ("folded_total", "Events that were folded.", self.folded),
+                ("skipped_total", "Redelivered events that had been folded before.", self.skipped),
+                ("rejected_total", "Events that were rejected.", self.rejected),
+                ("transactions_total", "Transactions that were committed.", self.transactions),
+                ("failures_total", "How often the database was unusable.", self.failures),
+                ("position", "The seq of the last event that was folded or rejected.", self.position),
+                ("up", "1 while the projector works.", u64::from(self.trouble.is_none())),
             ],
         )
     }
@@ -188,6 +199,7 @@ pub struct MongoProjector<P> {
     /// ends the transaction.
     session: Option<ClientSession>,
     figures: Arc<Mutex<MongoProjectorFigures>>,
+    failures: Arc<FailureLog>,
 }
 
 impl<P: MongoProjection> MongoProjector<P> {
@@ -220,7 +232,9 @@ impl<P: MongoProjection> MongoProjector<P> {
             // The group is older than the position: it was used for something else, or with another database.
             bus.seek(&options.topic, &options.group, options.from).await?;
         }
+        let failures = Arc::new(FailureLog::new(format!("projector {}", options.group)));
         let projector = Self {
+            failures,
             bus: bus.clone(),
             database: database.clone(),
             options,
@@ -260,6 +274,18 @@ impl<P: MongoProjection> MongoProjector<P> {
     /// The counters and the current state of the projector.
     pub fn figures(&self) -> MongoProjectorFigures {
         self.figures.lock().clone()
+    }
+
+    /// Calls a function for each failure: an event that is rejected and becomes a dead letter, a database that is
+    /// unreachable, the end of the projector. Like
+    /// [`HandlerHandle::on_error`](prombus::HandlerHandle::on_error).
+    pub fn on_error(&self, callback: impl Fn(&HandlerFailure) + Send + Sync + 'static) {
+        self.failures.on_error(callback);
+    }
+
+    /// The last failure; `None` if there was none.
+    pub fn last_error(&self) -> Option<HandlerFailure> {
+        self.failures.last_error()
     }
 
     /// Waits for events and folds a batch of them. When this returns, their changes are durable and the events are acked.
@@ -347,8 +373,11 @@ impl<P: MongoProjection> MongoProjector<P> {
     fn note_trouble(&self, why: &str) {
         let mut figures = self.figures.lock();
         figures.failures += 1;
-        if figures.trouble.replace(why.to_owned()).is_none() {
-            tracing::warn!("projector {}: waiting for the database: {why}", self.options.group);
+        let before = figures.trouble.replace(why.to_owned());
+        drop(figures);
+        if before.as_deref() != Some(why) {
+            let error = format!("waiting for the database: {why}");
+            self.failures.report(&HandlerFailure::general(error, AfterFailure::Retry));
         }
     }
 
@@ -403,20 +432,14 @@ impl<P: MongoProjection> MongoProjector<P> {
     }
 
     async fn reject(&mut self, event: &Event, why: &str) -> Result<(), MongoProjectorError> {
-        let (group, seq) = (&self.options.group, event.seq());
-        let is_first = {
-            let mut figures = self.figures.lock();
-            figures.rejected += 1;
-            figures.rejected == 1
-        };
-        if is_first {
-            tracing::warn!(
-                "projector {group}: {} seq {seq} is rejected: {why}; further rejected events are only counted",
-                event.topic()
-            );
-        }
+        self.figures.lock().rejected += 1;
+        let (topic, seq, id) = (event.topic().clone(), event.seq(), event.id());
+        let failed = FailedEvent { topic, seq, id, attempt: 1, max_attempts: 1 };
+        self.failures.report(&HandlerFailure::of_event(failed, why, AfterFailure::DeadLetter));
         let now = SystemClock::default().wall_ms();
-        let Some(letter) = Rejected::new(event, group, why, now) else { return Ok(()) };
+        let Some(letter) = Rejected::new(event, &self.options.topic, &self.options.group, why, now) else {
+            return Ok(());
+        };
         let mut batch = self.bus.batch();
         // A dead letter that is too large is skipped; the event itself stays in its topic.
         if batch.push_json(letter.topic, &letter.json, &letter.options).is_ok() {

@@ -46,6 +46,7 @@ fn main() {
         headers: &headers,
         caused_by: &[],
         tags: &[],
+        addressee: None,
     };
     measure("parse_client_frame, PUBLISH", frame.len(), |_| {
         black_box(parse_client_frame(black_box(&frame)).expect("a frame"));

@@ -1,11 +1,11 @@
 //! The stored form of an event, its body: the event's JSON without `id` and `seq`, which are prepended when it is sent.
 //!
-//! The order of the fields is fixed: `ts`, `topic`, then the fields that are present of `sid`, `key`, `partition`, `headers`,
-//! `caused_by` and `tags`, and `payload` last. So a record is a short prefix and a copy of the body, and the payload is found
+//! The order of the fields is fixed: `addressee` if the event has one, `ts`, `topic`, then the fields that are present of `sid`, `key`, `partition`, `headers`,
+//! `caused_by` and `tags`, and `payload` last. `addressee` is first, so that one comparison of bytes shows whether it is present. So a record is a short prefix and a copy of the body, and the payload is found
 //! without parsing it. The functions that read a body accept any bytes: if the bytes are not a body, they return `None` or an
 //! error, and never panic.
 
-use crate::event::EventRecord;
+use crate::event::{Addressee, EventRecord};
 use crate::json::{put_i64, put_string, put_u64, put_uuid};
 use crate::json_scanner::{JsonFault, Scanner, plain_prefix};
 use crate::topic_name::Topic;
@@ -34,11 +34,19 @@ pub struct BodyFields<'a> {
     pub caused_by: &'a [Uuid],
     /// Labels.
     pub tags: &'a [String],
+    /// The only group that receives the event.
+    pub addressee: Option<&'a Addressee>,
 }
+
+/// The first bytes of the body of an event with an addressee.
+const ADDRESSED: &[u8] = b"{\"addressee\":";
 
 /// Appends a body up to its payload. The payload follows (see [`push_json`](crate::push_json)), then [`put_body_end`].
 pub fn put_body_head(into: &mut Vec<u8>, fields: &BodyFields<'_>) {
-    put_body_ts(into, fields.ts);
+    match fields.addressee {
+        Some(addressee) => put_addressed_ts(into, addressee, fields.ts),
+        None => put_body_ts(into, fields.ts),
+    }
     put_string(into, fields.topic);
     if let Some(sid) = fields.sid {
         into.extend_from_slice(b",\"sid\":");
@@ -75,6 +83,18 @@ pub fn put_body_head(into: &mut Vec<u8>, fields: &BodyFields<'_>) {
 /// one event to the next. [`put_body_topic`] follows.
 pub fn put_body_ts(into: &mut Vec<u8>, ts: i64) {
     into.extend_from_slice(b"{\"ts\":");
+    put_i64(into, ts);
+    into.extend_from_slice(b",\"topic\":");
+}
+
+/// Appends the beginning of the body of an event with an addressee, up to its topic.
+fn put_addressed_ts(into: &mut Vec<u8>, addressee: &Addressee, ts: i64) {
+    into.extend_from_slice(ADDRESSED);
+    into.extend_from_slice(b"{\"subscription\":");
+    put_string(into, &addressee.subscription);
+    into.extend_from_slice(b",\"group\":");
+    put_string(into, &addressee.group);
+    into.extend_from_slice(b"},\"ts\":");
     put_i64(into, ts);
     into.extend_from_slice(b",\"topic\":");
 }
@@ -153,6 +173,20 @@ impl<'a> Body<'a> {
         }
     }
 
+    /// Whether the event is addressed to one group. This only compares the first bytes.
+    #[inline]
+    pub fn is_addressed(&self) -> bool {
+        self.bytes.starts_with(ADDRESSED)
+    }
+
+    /// The only group that receives the event.
+    pub fn addressee(&self) -> Option<Addressee> {
+        if !self.is_addressed() {
+            return None;
+        }
+        serde_json::from_str(self.field("addressee")?).ok()
+    }
+
     /// The publisher's session.
     pub fn sid(&self) -> Option<Uuid> {
         Uuid::try_parse(&text_of(self.field("sid")?)?).ok()
@@ -186,9 +220,22 @@ impl<'a> Body<'a> {
     /// # Errors
     /// If the bytes are not a body.
     pub fn record(&self, id: Uuid, seq: u64) -> Result<EventRecord, serde_json::Error> {
-        let StoredEvent { ts, topic, sid, key, partition, headers, caused_by, tags, payload } =
+        let StoredEvent { ts, topic, sid, key, partition, headers, caused_by, tags, payload, addressee } =
             serde_json::from_slice(self.bytes)?;
-        Ok(EventRecord { id, seq, sid, ts, topic, key, partition, headers, payload, caused_by, tags })
+        Ok(EventRecord {
+            id,
+            seq,
+            sid,
+            ts,
+            topic,
+            key,
+            partition,
+            headers,
+            payload,
+            caused_by,
+            tags,
+            addressee,
+        })
     }
 
     /// The bytes after `{"ts":N,"topic":"…"`.
@@ -222,6 +269,7 @@ struct StoredEvent {
     #[serde(default)]
     tags: Vec<String>,
     payload: Box<RawValue>,
+    addressee: Option<Addressee>,
 }
 
 /// The fields before the payload, as name and JSON text. Ends at the payload, or where the bytes are not a body.
@@ -330,7 +378,8 @@ mod tests {
         let tags = ["#duck".to_owned(), "\"payload\":".to_owned(), "two words".to_owned()];
         let ids = [Uuid::from_u128(1), Uuid::from_u128(u128::MAX)];
         let none = BTreeMap::new();
-        for bits in 0_u32..64 {
+        let addressee = Addressee::new("heartbeat.*", "\"payload\":");
+        for bits in 0_u32..128 {
             let has = |bit: u32| bits >> bit & 1 == 1;
             check(&BodyFields {
                 ts: if has(0) { 1_741_964_400_000 } else { 0 },
@@ -341,6 +390,7 @@ mod tests {
                 headers: if has(3) { &headers } else { &none },
                 caused_by: if has(4) { &ids } else { &[] },
                 tags: if has(5) { &tags } else { &[] },
+                addressee: has(6).then_some(&addressee),
             });
         }
     }
@@ -355,6 +405,8 @@ mod tests {
                 assert_eq!(body.ts(), Some(fields.ts));
                 assert_eq!(body.topic(), Some(fields.topic));
                 assert_eq!(body.sid(), fields.sid);
+                assert_eq!(body.is_addressed(), fields.addressee.is_some());
+                assert_eq!(body.addressee().as_ref(), fields.addressee);
                 assert_eq!(body.key().as_deref(), fields.key);
                 for (name, value) in fields.headers {
                     assert_eq!(body.header(name).as_deref(), Some(value.as_str()));
@@ -367,7 +419,7 @@ mod tests {
                 assert_eq!((record.sid, record.partition), (fields.sid, fields.partition));
                 assert_eq!((record.key.as_deref(), &record.headers), (fields.key, fields.headers));
                 assert_eq!((&record.caused_by[..], &record.tags[..]), (fields.caused_by, fields.tags));
-                assert_eq!(record.payload.get(), payload);
+                assert_eq!((record.payload.get(), record.addressee.as_ref()), (payload, fields.addressee));
 
                 let mut out = Vec::new();
                 put_record(&mut out, record.id, record.seq, &bytes);
@@ -382,7 +434,7 @@ mod tests {
         let ask = |bytes: &[u8]| {
             let body = Body::new(bytes);
             let _ = (body.payload(), body.ts(), body.topic(), body.sid(), body.key(), body.header("a"));
-            let _ = (body.has_tag("a"), body.record(Uuid::nil(), 1));
+            let _ = (body.has_tag("a"), body.addressee(), body.record(Uuid::nil(), 1));
             put_record(&mut Vec::new(), Uuid::nil(), 1, bytes);
         };
         for_all_combinations(|fields| {

@@ -23,6 +23,23 @@ pub(crate) fn null_as_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + D
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
+/// The group that an event is addressed to. Only this group receives the event; other groups pass over it, and states by key
+/// ignore it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Addressee {
+    /// The topic or pattern of the group, as its creator wrote it.
+    pub subscription: String,
+    /// The name of the group.
+    pub group: String,
+}
+
+impl Addressee {
+    /// The group `group` on the topic or pattern `subscription`.
+    pub fn new(subscription: impl Into<String>, group: impl Into<String>) -> Self {
+        Self { subscription: subscription.into(), group: group.into() }
+    }
+}
+
 /// One event. `T` is the payload; by default its JSON text, unparsed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventRecord<T = Box<RawValue>> {
@@ -55,6 +72,9 @@ pub struct EventRecord<T = Box<RawValue>> {
     /// Labels to filter by.
     #[serde(default, deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
+    /// The only group that receives the event; absent if all groups do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub addressee: Option<Addressee>,
 }
 
 impl<T> EventRecord<T> {
@@ -63,9 +83,23 @@ impl<T> EventRecord<T> {
     /// # Errors
     /// The errors of `change`.
     pub fn try_map<U, E>(self, change: impl FnOnce(T) -> Result<U, E>) -> Result<EventRecord<U>, E> {
-        let Self { id, seq, sid, ts, topic, key, partition, headers, payload, caused_by, tags } = self;
+        let Self { id, seq, sid, ts, topic, key, partition, headers, payload, caused_by, tags, addressee } =
+            self;
         let payload = change(payload)?;
-        Ok(EventRecord { id, seq, sid, ts, topic, key, partition, headers, payload, caused_by, tags })
+        Ok(EventRecord {
+            id,
+            seq,
+            sid,
+            ts,
+            topic,
+            key,
+            partition,
+            headers,
+            payload,
+            caused_by,
+            tags,
+            addressee,
+        })
     }
 }
 
@@ -191,6 +225,9 @@ pub struct DeadLetter<T = Box<RawValue>> {
     pub attempts: u32,
     /// The time at which it was given up, in milliseconds since 1970.
     pub ts: i64,
+    /// The topic or pattern of the group. Absent in dead letters of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subscription: Option<String>,
 }
 
 #[cfg(test)]
@@ -222,7 +259,8 @@ mod tests {
     #[test]
     fn null_is_the_same_as_absent() {
         let text = r#"{"id":"0196f1d0-1c2a-7b3c-8d4e-5f6071829304","ts":1,"topic":"t","payload":null,
-            "seq":null,"sid":null,"key":null,"partition":null,"headers":null,"caused_by":null,"tags":null,"new":1}"#;
+            "seq":null,"sid":null,"key":null,"partition":null,"headers":null,"caused_by":null,"tags":null,
+            "addressee":null,"new":1}"#;
         let record: EventRecord = serde_json::from_str(text).expect("a record");
         assert_eq!((record.seq, record.tags.len(), record.headers.len()), (0, 0, 0));
     }

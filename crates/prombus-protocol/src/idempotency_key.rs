@@ -1,5 +1,7 @@
 //! Derives event ids from idempotency keys: the same key gives the same id over WebSocket, over HTTP and from an outbox.
 
+use crate::limits::MAX_IDEMPOTENCY_KEY_BYTES;
+use crate::options::{OptionError, check_length};
 use uuid::Uuid;
 
 /// The namespace for hashing keys. It must never change, because a publisher may retry after an upgrade.
@@ -16,4 +18,13 @@ const NAMESPACE: Uuid = Uuid::from_u128(0x6f0b_6d0e_8a3c_4c5f_9d42_7072_6f6d_627
 /// ```
 pub fn id_of_key(key: &str) -> Uuid {
     Uuid::try_parse(key).unwrap_or_else(|_| Uuid::new_v5(&NAMESPACE, key.as_bytes()))
+}
+
+/// Like [`id_of_key`], for a key of 1 to 255 bytes: the limits of `opts.idempotencyKey`.
+///
+/// # Errors
+/// If the key is empty or too long.
+pub fn id_of_checked_key(key: &str) -> Result<Uuid, OptionError> {
+    check_length("idempotencyKey", key, 1, MAX_IDEMPOTENCY_KEY_BYTES)?;
+    Ok(id_of_key(key))
 }

@@ -24,6 +24,7 @@
 //!     headers: &opts.headers,
 //!     caused_by: &opts.caused_by,
 //!     tags: &opts.tags,
+//!     addressee: opts.addressee.as_ref(),
 //! };
 //! put_body_head(&mut body, &fields);
 //! payload.push(&mut body);
@@ -49,8 +50,10 @@
 mod body;
 mod error_code;
 mod event;
+mod failure_reports;
 mod frame;
 mod group_name;
+mod handler_failure;
 mod idempotency_key;
 mod instant;
 mod json;
@@ -64,14 +67,16 @@ mod typed_topic;
 
 pub use body::{Body, BodyFields, put_body_end, put_body_head, put_body_topic, put_body_ts, put_record};
 pub use error_code::{ErrorCode, UnknownErrorCode};
-pub use event::{Ack, CursorPosition, DeadLetter, DeliveryContext, EventRecord, RedeliveryReason};
+pub use event::{Ack, Addressee, CursorPosition, DeadLetter, DeliveryContext, EventRecord, RedeliveryReason};
+pub use failure_reports::{FailureReports, Reported};
 pub use frame::{
     ClientFrame, ErrFrame, EventContext, EventFrame, FrameError, FrameReader, OkFrame, Parsed, ServerFrame,
     Token, parse_client_frame, put_client_frame, put_err, put_event, put_event_head, put_event_tail,
     put_ignored, put_ok, put_published,
 };
 pub use group_name::{GroupName, GroupNameError, check_group_name};
-pub use idempotency_key::id_of_key;
+pub use handler_failure::{AfterFailure, FailedEvent, HandlerFailure};
+pub use idempotency_key::{id_of_checked_key, id_of_key};
 pub use instant::{InstantError, instant_text, parse_instant};
 pub use json::{Json, JsonError, push_json, put_string};
 pub use limits::*;

@@ -23,7 +23,7 @@ pub use subscribe::SubscribeOptions;
 
 use untyped::Untyped;
 
-fn check_length(field: &str, text: &str, least: usize, most: usize) -> Result<(), OptionError> {
+pub(crate) fn check_length(field: &str, text: &str, least: usize, most: usize) -> Result<(), OptionError> {
     if (least..=most).contains(&text.len()) {
         return Ok(());
     }

@@ -26,6 +26,7 @@ use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Instant;
 use timeouts::{RequestPhase, SharedRequestPhase, TimedSocket};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -104,16 +105,25 @@ async fn answer<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let started = Instant::now();
     let upgrading = upgrade::is_wanted(&request).then(|| hyper::upgrade::on(&mut request));
     let (mut parts, body) = request.into_parts();
     parts.extensions.insert(Arc::clone(&peer));
     let (body, leftover) = RequestBody::new(body);
     let waits_for_continue = parts.headers.contains_key(header::EXPECT);
-    let response = match http::admit(&gateway.guard, peer.ends, &parts) {
-        Err(refused) => refused,
+    let response = match http::admit(&gateway.live.current().guard, peer.ends, &parts) {
+        Err(refused) => {
+            let counters = gateway.metrics.requests.unmatched(parts.method.as_str());
+            counters.count(refused.status().as_u16(), started.elapsed());
+            refused
+        }
         Ok(()) => match upgrading {
             Some(upgrading) => {
-                open::<S>(&gateway, &peer, &parts, upgrading).unwrap_or_else(|refused| *refused)
+                let response =
+                    open::<S>(&gateway, &peer, &parts, upgrading).unwrap_or_else(|refused| *refused);
+                let counters = gateway.metrics.requests.route("/ws", "GET");
+                counters.count(response.status().as_u16(), started.elapsed());
+                response
             }
             None => {
                 let request = Request::from_parts(parts, Body::new(body));
@@ -144,15 +154,16 @@ where
         }
         response
     })?;
+    let version = gateway.live.version();
     // A browser cannot send the `Authorization` header. Other clients can, and then need no AUTH frame.
     let principal = match http::bearer(&parts.headers).map_err(refused)? {
         None => None,
         Some(token) => {
-            let principal = gateway.auth.authenticate(Some(token), now_ms());
+            let principal = gateway.live.current().auth.authenticate(Some(token), now_ms());
             Some(principal.map_err(|error| refused(error.into()))?)
         }
     };
-    let session = Session::new(Arc::clone(gateway), Arc::clone(peer), principal);
+    let session = Session::new(Arc::clone(gateway), Arc::clone(peer), principal, version);
     let gateway = Arc::clone(gateway);
     tokio::spawn(async move {
         let upgraded = match upgrading.await {

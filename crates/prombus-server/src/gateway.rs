@@ -1,7 +1,8 @@
 //! The state that all connections share.
 
-use crate::auth::{Authenticator, Guard, OneTimeTickets, SseTickets};
+use crate::auth::{OneTimeTickets, SseTickets};
 use crate::buffer_budget::Budget;
+use crate::live::{Live, LiveOptions};
 use crate::metrics::{Metrics, SharedStoreMetrics};
 use crate::options::ServerOptions;
 use crate::rate_limit::{RateRefusals, Rates};
@@ -13,10 +14,9 @@ use std::sync::Arc;
 /// period in which one process leads).
 pub(crate) struct Gateway {
     pub(crate) backend: Arc<dyn Backend>,
+    /// The options that need a restart. Those that a reload replaces are in `live`, and empty here.
     pub(crate) options: ServerOptions,
-    pub(crate) auth: Arc<Authenticator>,
-    /// Refuses requests from web pages of other origins, if no auth is configured.
-    pub(crate) guard: Arc<Guard>,
+    pub(crate) live: Arc<Live>,
     pub(crate) tickets: Arc<OneTimeTickets>,
     pub(crate) sse_tickets: Arc<SseTickets>,
     pub(crate) rates: Rates,
@@ -33,9 +33,9 @@ pub(crate) struct Gateway {
 
 /// The parts of a [`Gateway`] that outlive a term: options, auth, counters and tickets.
 pub(crate) struct GatewayParts {
+    /// The options that need a restart. Those that a reload replaces are in `live`, and empty here.
     pub(crate) options: ServerOptions,
-    pub(crate) auth: Arc<Authenticator>,
-    pub(crate) guard: Arc<Guard>,
+    pub(crate) live: Arc<Live>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) budget: Arc<Budget>,
     pub(crate) shared_store: Option<Arc<SharedStoreMetrics>>,
@@ -45,22 +45,28 @@ pub(crate) struct GatewayParts {
 }
 
 impl GatewayParts {
+    /// `live`: made from the same options.
     pub(crate) fn new(
-        auth: Authenticator,
+        live: LiveOptions,
         options: ServerOptions,
         shared_store: Option<Arc<SharedStoreMetrics>>,
     ) -> Self {
-        let guard = Guard::new(options.auth.is_configured(), &options.allowed_hosts, &options.cors_origins);
         Self {
-            auth: Arc::new(auth),
-            guard: Arc::new(guard),
+            live: Arc::new(Live::new(live)),
             metrics: Arc::new(Metrics::new(options.metrics_labels_max)),
             budget: Arc::new(Budget::new(options.connections.max_buffered_bytes)),
             shared_store,
             tickets: Arc::default(),
             sse_tickets: Arc::default(),
             rate_refusals: Arc::default(),
-            options,
+            options: ServerOptions {
+                auth: Default::default(),
+                tls: None,
+                allowed_hosts: Vec::new(),
+                cors_origins: Vec::new(),
+                rates: Default::default(),
+                ..options
+            },
         }
     }
 
@@ -69,11 +75,10 @@ impl GatewayParts {
         Gateway {
             backend,
             options: self.options.clone(),
-            auth: Arc::clone(&self.auth),
-            guard: Arc::clone(&self.guard),
+            live: Arc::clone(&self.live),
             tickets: Arc::clone(&self.tickets),
             sse_tickets: Arc::clone(&self.sse_tickets),
-            rates: Rates::new(self.options.rates.clone(), Arc::clone(&self.rate_refusals)),
+            rates: Rates::new(Arc::clone(&self.live), Arc::clone(&self.rate_refusals)),
             metrics: Arc::clone(&self.metrics),
             budget: Arc::clone(&self.budget),
             stopping,
@@ -85,13 +90,13 @@ impl GatewayParts {
 }
 
 impl Gateway {
-    /// The gateway of a process that does not share its store.
+    /// The gateway of a process that does not share its store. `live`: made from the same options.
     pub(crate) fn new(
         backend: Arc<dyn Backend>,
-        auth: Authenticator,
+        live: LiveOptions,
         options: ServerOptions,
         stopping: Stopping,
     ) -> Self {
-        GatewayParts::new(auth, options, None).gateway(backend, stopping)
+        GatewayParts::new(live, options, None).gateway(backend, stopping)
     }
 }

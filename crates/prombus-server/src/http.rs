@@ -11,12 +11,14 @@ mod backup;
 mod body_rate;
 mod call;
 mod cors;
+mod dead_letters;
 mod entity_tag;
 mod envelope;
 mod error;
 mod event_headers;
 mod event_reader;
 mod export;
+mod exposition;
 mod fields;
 mod follower;
 mod group_admin;
@@ -41,6 +43,7 @@ mod response_stream;
 mod reverse_reader;
 mod route;
 mod routes;
+mod settings;
 mod state;
 mod subscribe;
 #[cfg(test)]
@@ -52,8 +55,10 @@ mod topics;
 pub(crate) use access::{admit, bearer};
 pub(crate) use error::ApiError;
 pub(crate) use follower::{LeaderView, OwnRoute, refuse};
+pub(crate) use publish::ADDRESSEE_FORBIDDEN;
 
 use crate::gateway::Gateway;
+use crate::metrics::RouteMetrics;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -75,7 +80,11 @@ pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
     for path in paths {
         let mut methods = MethodRouter::new();
         for route in ROUTES.iter().filter(|route| route.path == path) {
-            let serve = move |State(gateway), request| serve(route, gateway, request);
+            let counters = gateway.metrics.requests.route(route.path, route.verb.method());
+            let serve = move |State(gateway), request| {
+                let counters = Arc::clone(&counters);
+                async move { Counted::mark(serve(route, gateway, request).await, counters) }
+            };
             methods = methods.on(route.verb.filter(), serve);
             if route.is_compressed {
                 methods = response_compression::compressed(methods);
@@ -100,17 +109,36 @@ async fn serve(route: &'static Route, gateway: Arc<Gateway>, request: Request) -
     response
 }
 
-/// Answers CORS preflights, and adds the headers that every response has.
+/// Marks a response with the counters of its route. The status that is counted is only known outside all layers.
+#[derive(Clone)]
+struct Counted(Arc<RouteMetrics>);
+
+impl Counted {
+    fn mark(mut response: Response, counters: Arc<RouteMetrics>) -> Response {
+        response.extensions_mut().insert(Self(counters));
+        response
+    }
+}
+
+/// Answers CORS preflights, adds the headers that every response has, and counts the request.
 async fn around(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
-    let origins = &gateway.options.cors_origins;
+    let started = Instant::now();
+    let method = request.method().clone();
+    let live = gateway.live.current();
+    let origins = &live.cors_origins;
     let allowed = cors::allowed_origin(origins, request.headers());
     if allowed.is_none() {
-        cors::note_refused(&gateway.guard, request.headers());
+        cors::note_refused(&live.guard, request.headers());
     }
     let mut response = match cors::preflight(request.method(), request.headers(), allowed.as_ref()) {
         Some(response) => response,
         None => next.run(request).await,
     };
+    let counters = match response.extensions_mut().remove::<Counted>() {
+        Some(Counted(counters)) => counters,
+        None => gateway.metrics.requests.unmatched(method.as_str()),
+    };
+    counters.count(response.status().as_u16(), started.elapsed());
     if response.status() == StatusCode::NOT_ACCEPTABLE {
         // The compression layer responds 406 without a body.
         let error = ApiError::bad_request("no acceptable Content-Encoding; supported: gzip, zstd, identity");

@@ -11,15 +11,18 @@ mod connection;
 mod gateway;
 mod http;
 mod listener;
+mod live;
 mod metrics;
 mod options;
 mod peer;
 mod rate_limit;
 mod relay;
+mod reload;
 mod role;
 mod serve_error;
 mod server;
 mod shared;
+mod shown_settings;
 mod shutdown;
 #[cfg(feature = "test-util")]
 pub mod test_util;
@@ -27,11 +30,13 @@ mod tls;
 mod ws;
 
 pub use auth::{
-    Action, AuthOptions, AuthRefused, AuthSetupError, Authenticator, Effect, JwtKey, JwtOptions, Principal,
-    Rule, Scope, ScopeError, TokenHash, TokenHashError, TokenOptions,
+    Action, AuthChanges, AuthOptions, AuthRefused, AuthSetupError, Authenticator, Effect, JwtKey, JwtOptions,
+    Principal, Rule, Scope, ScopeError, TokenHash, TokenHashError, TokenOptions,
 };
 pub use options::{ConnectionLimits, Rate, RateOptions, ServerOptions, TlsOptions};
+pub use reload::{LiveFigures, ReloadChanges, ReloadError, ReloadHandle};
 pub use role::{LeaderEndpoint, ServerRole};
 pub use serve_error::ServeError;
 pub use server::{Server, raise_descriptor_limit};
-pub use tls::{TlsSetupError, check_tls};
+pub use shown_settings::{SettingSource, ShownSetting, ShownSettings};
+pub use tls::{Certificate, TlsSetupError, check_tls};

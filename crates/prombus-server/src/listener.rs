@@ -4,7 +4,6 @@ use crate::metrics::Metrics;
 use crate::options::ServerOptions;
 use crate::peer::ConnectionSlot;
 use crate::serve_error::ServeError;
-use crate::tls::{self, ServerTls};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +19,6 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 pub(crate) struct Listeners {
     sockets: Vec<TcpListener>,
     pub(crate) addresses: Vec<SocketAddr>,
-    pub(crate) tls: Option<ServerTls>,
 }
 
 /// The slots of all connections: at most `max_connections`.
@@ -39,7 +37,6 @@ impl Listeners {
         if let Some(address) = exposed.filter(|_| !has_auth && !options.is_insecure) {
             return Err(ServeError::Exposed(*address));
         }
-        let tls = options.tls.as_ref().map(tls::server_tls).transpose()?;
         let mut sockets = Vec::new();
         for &address in &options.listen {
             let socket = TcpListener::bind(address).await;
@@ -50,7 +47,7 @@ impl Listeners {
         }
         let addresses = sockets.iter().zip(&options.listen);
         let addresses = addresses.map(|(socket, &asked)| socket.local_addr().unwrap_or(asked)).collect();
-        Ok(Self { sockets, addresses, tls })
+        Ok(Self { sockets, addresses })
     }
 
     /// Hands every accepted connection with its slot to `serve`, until the returned set is dropped.

@@ -1,6 +1,7 @@
 //! The options of a server. The defaults are those of `prombus serve`.
 
 use crate::auth::AuthOptions;
+use crate::shown_settings::ShownSettings;
 use prombus_protocol::limits;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -44,6 +45,8 @@ pub struct ServerOptions {
     /// How often this process has become the leader of a shared store, for `prombus_takeovers_total`. The caller keeps a clone
     /// and increments it.
     pub takeovers: Arc<AtomicU64>,
+    /// The settings that `GET /settings` shows. The caller keeps a clone and replaces the list after a reload.
+    pub shown_settings: ShownSettings,
 }
 
 /// Files with a certificate chain and its key, in PEM.
@@ -88,7 +91,7 @@ pub struct ConnectionLimits {
 }
 
 /// Rate limits of connections; `None` means unlimited. Rates of topics are settings of the topics (`publish_rate`).
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct RateOptions {
     /// Events that one connection may publish. Events over the rate are refused.
     pub connection_publish: Option<Rate>,
@@ -122,6 +125,7 @@ impl Default for ServerOptions {
             relay_insecure: false,
             engine_wait: Duration::from_secs(10),
             takeovers: Arc::default(),
+            shown_settings: ShownSettings::default(),
         }
     }
 }

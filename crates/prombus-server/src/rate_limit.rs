@@ -1,7 +1,8 @@
 //! Rate limits: token buckets per connection and per topic.
 
 use crate::clock::steady_ms;
-use crate::options::{Rate, RateOptions};
+use crate::live::Live;
+use crate::options::Rate;
 use parking_lot::{Mutex, RwLock};
 use prombus::Backend;
 use prombus_protocol::Pattern;
@@ -73,15 +74,76 @@ impl TokenBucket {
     }
 }
 
-/// The publish rate of a connection: its bucket, or none if the rate is not limited.
+/// The publish rate of a connection. A reload may change it.
 #[derive(Debug)]
 pub(crate) struct ConnectionRate {
-    bucket: Option<Mutex<TokenBucket>>,
+    /// `None` if the rate is not limited.
+    bucket: Mutex<Option<TokenBucket>>,
+    /// Whether there is a bucket.
+    is_limited: AtomicBool,
+    /// The version of the live options that `bucket` is from.
+    version: AtomicU64,
+}
+
+/// The rate of the events that are sent on one connection. A reload may change it.
+#[derive(Debug)]
+pub(crate) struct DeliveryBucket {
+    /// `None` if the rate is not limited.
+    bucket: Option<TokenBucket>,
+    /// The version of the live options that `bucket` is from.
+    version: u64,
+}
+
+impl DeliveryBucket {
+    /// A bucket of a server that was never reloaded.
+    #[cfg(test)]
+    pub(crate) fn of(bucket: Option<TokenBucket>) -> Self {
+        Self { bucket, version: 0 }
+    }
+
+    /// Applies a change of the configured rate.
+    pub(crate) fn refresh(&mut self, rates: &Rates) {
+        let version = rates.live.version();
+        if version != self.version {
+            self.version = version;
+            replace_rate(&mut self.bucket, rates.live.current().rates.connection_deliver);
+        }
+    }
+
+    /// How long until `count` events may be sent; zero if now.
+    pub(crate) fn wait_ms(&mut self, count: u32, now_ms: u64) -> u64 {
+        self.bucket.as_mut().map_or(0, |bucket| bucket.wait_ms(count, now_ms))
+    }
+
+    /// How many events may be sent.
+    pub(crate) fn available(&mut self, now_ms: u64) -> u32 {
+        self.bucket.as_mut().map_or(u32::MAX, |bucket| bucket.available(now_ms))
+    }
+
+    /// Takes the tokens of events that were sent.
+    pub(crate) fn take(&mut self, count: u32, now_ms: u64) {
+        if let Some(bucket) = &mut self.bucket {
+            bucket.take(count, now_ms);
+        }
+    }
+
+    /// Whether the rate is limited.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.bucket.is_some()
+    }
+}
+
+/// Replaces a bucket if its rate has changed. The new bucket is full.
+fn replace_rate(bucket: &mut Option<TokenBucket>, rate: Option<Rate>) {
+    if bucket.as_ref().map(|bucket| bucket.rate) != rate {
+        *bucket = rate.map(|rate| TokenBucket::new(rate, steady_ms()));
+    }
 }
 
 /// The rate limits of a server.
 pub(crate) struct Rates {
-    options: RateOptions,
+    /// The rates of connections.
+    live: Arc<Live>,
     /// The buckets of topics that have a publish rate.
     topics: Mutex<HashMap<String, TokenBucket>>,
     /// The publish rates of topics, as of `rules_version`. The first pattern that matches a topic applies.
@@ -103,9 +165,9 @@ pub(crate) struct RateRefusals {
 }
 
 impl Rates {
-    pub(crate) fn new(options: RateOptions, refusals: Arc<RateRefusals>) -> Self {
+    pub(crate) fn new(live: Arc<Live>, refusals: Arc<RateRefusals>) -> Self {
         Self {
-            options,
+            live,
             topics: Mutex::default(),
             rules: RwLock::default(),
             rules_version: AtomicU64::new(0),
@@ -116,13 +178,30 @@ impl Rates {
 
     /// Creates the publish rate of a new connection.
     pub(crate) fn connection(&self) -> ConnectionRate {
-        let bucket = self.options.connection_publish.map(|rate| TokenBucket::new(rate, steady_ms()));
-        ConnectionRate { bucket: bucket.map(Mutex::new) }
+        let version = self.live.version();
+        let rate = self.live.current().rates.connection_publish;
+        ConnectionRate {
+            bucket: Mutex::new(rate.map(|rate| TokenBucket::new(rate, steady_ms()))),
+            is_limited: AtomicBool::new(rate.is_some()),
+            version: AtomicU64::new(version),
+        }
     }
 
-    /// Creates the bucket for the events that are sent on a connection; `None` if their rate is not limited.
-    pub(crate) fn deliveries(&self) -> Option<TokenBucket> {
-        self.options.connection_deliver.map(|rate| TokenBucket::new(rate, steady_ms()))
+    /// Creates the bucket for the events that are sent on a connection.
+    pub(crate) fn deliveries(&self) -> DeliveryBucket {
+        let version = self.live.version();
+        let rate = self.live.current().rates.connection_deliver;
+        DeliveryBucket { bucket: rate.map(|rate| TokenBucket::new(rate, steady_ms())), version }
+    }
+
+    /// Applies a reload to the publish rate of a connection.
+    #[cold]
+    fn refresh_connection(&self, connection: &ConnectionRate) {
+        let version = self.live.version();
+        let mut bucket = connection.bucket.lock();
+        replace_rate(&mut bucket, self.live.current().rates.connection_publish);
+        connection.is_limited.store(bucket.is_some(), Ordering::Relaxed);
+        connection.version.store(version, Ordering::Release);
     }
 
     /// Takes the tokens for `count` events from the bucket of the connection and that of the topic. If one of them has too few,
@@ -135,13 +214,16 @@ impl Rates {
         count: u32,
     ) -> Result<(), RateLimited> {
         self.refresh(backend);
+        if connection.version.load(Ordering::Acquire) != self.live.version() {
+            self.refresh_connection(connection);
+        }
         let of_topic = self.topic_rate(topic);
-        if connection.bucket.is_none() && of_topic.is_none() {
+        if !connection.is_limited.load(Ordering::Relaxed) && of_topic.is_none() {
             return Ok(());
         }
         let now_ms = steady_ms();
-        let mut own = connection.bucket.as_ref().map(Mutex::lock);
-        if let Some(bucket) = &mut own {
+        let mut own = connection.bucket.lock();
+        if let Some(bucket) = &mut *own {
             let retry_after_ms = bucket.wait_ms(count, now_ms);
             if retry_after_ms > 0 {
                 self.refusals.connection.fetch_add(u64::from(count), Ordering::Relaxed);
@@ -164,7 +246,7 @@ impl Rates {
             }
             bucket.take(count, now_ms);
         }
-        if let Some(bucket) = &mut own {
+        if let Some(bucket) = &mut *own {
             bucket.take(count, now_ms);
         }
         Ok(())
@@ -213,6 +295,8 @@ fn covers(pattern: &Pattern, topic: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::live::LiveOptions;
+    use crate::options::{RateOptions, ServerOptions};
 
     const RATE: Rate = Rate { per_second: 200.0, burst: 200.0 };
 
@@ -237,13 +321,45 @@ mod tests {
         assert_eq!(bucket.available(0), 0);
     }
 
+    fn rates_of(rates: RateOptions) -> Rates {
+        Rates::new(Arc::new(Live::new(live_options(rates))), Arc::default())
+    }
+
+    fn live_options(rates: RateOptions) -> LiveOptions {
+        LiveOptions::new(&ServerOptions { rates, ..ServerOptions::default() }, None).expect("valid options")
+    }
+
+    #[test]
+    fn a_reload_changes_the_rates_of_open_connections() {
+        let bus = prombus::Bus::memory();
+        let bus = &**bus.backend();
+        let rates = rates_of(RateOptions::default());
+        let (connection, mut deliveries) = (rates.connection(), rates.deliveries());
+        let slow = Some(Rate { per_second: 0.001, burst: 1.0 });
+        let limited = RateOptions { connection_publish: slow, connection_deliver: slow };
+        for _ in 0..2 {
+            assert!(rates.take_publish(bus, &connection, "a", 5).is_ok());
+            rates.live.replace(live_options(limited.clone()));
+            // The same rate again does not fill the bucket.
+            for expected in [true, false] {
+                assert_eq!(rates.take_publish(bus, &connection, "a", 1).is_ok(), expected);
+                rates.live.replace(live_options(limited.clone()));
+            }
+            deliveries.refresh(&rates);
+            assert!(deliveries.is_limited());
+            rates.live.replace(live_options(RateOptions::default()));
+            deliveries.refresh(&rates);
+            assert!(!deliveries.is_limited());
+        }
+    }
+
     #[test]
     fn a_refused_publish_takes_no_tokens() {
         let options = RateOptions {
             connection_publish: Some(Rate { per_second: 1.0, burst: 2.0 }),
             ..RateOptions::default()
         };
-        let rates = Rates::new(options, Arc::default());
+        let rates = rates_of(options);
         let slow = prombus::TopicOptions {
             publish_rate: Some(0.001),
             publish_burst: Some(1.0),

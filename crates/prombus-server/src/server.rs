@@ -1,13 +1,14 @@
 //! The listening server, over its own store or over a store that several servers (gateways) share.
 
-use crate::auth::Authenticator;
 use crate::connection;
 use crate::gateway::{Gateway, GatewayParts};
 use crate::http;
 use crate::listener::{Listeners, Slots};
+use crate::live::{Live, LiveOptions};
 use crate::metrics::SharedStoreMetrics;
 use crate::options::ServerOptions;
 use crate::peer::{Ends, Peer};
+use crate::reload::ReloadHandle;
 use crate::role::ServerRole;
 use crate::serve_error::ServeError;
 use crate::shared::SharedGateway;
@@ -25,6 +26,7 @@ const DESCRIPTORS_FOR_FILES: u64 = 512;
 pub struct Server {
     listeners: Listeners,
     serving: Serving,
+    live: Arc<Live>,
     /// The option `max_connections`.
     connections_max: usize,
 }
@@ -43,12 +45,13 @@ impl Server {
     /// # Errors
     /// See [`ServeError`].
     pub async fn bind(backend: Arc<dyn Backend>, options: ServerOptions) -> Result<Self, ServeError> {
-        let auth = Authenticator::new(&options.auth)?;
-        let listeners = Listeners::bind(&options, auth.is_configured()).await?;
+        let live = LiveOptions::new(&options, None)?;
+        let listeners = Listeners::bind(&options, live.auth.is_configured()).await?;
         let connections_max = options.connections.max_connections;
         let (stop, stopping) = Stopping::new();
-        let gateway = Arc::new(Gateway::new(backend, auth, options, stopping));
-        Ok(Self { listeners, serving: Serving::One { gateway, stop }, connections_max })
+        let gateway = Arc::new(Gateway::new(backend, live, options, stopping));
+        let live = Arc::clone(&gateway.live);
+        Ok(Self { listeners, serving: Serving::One { gateway, stop }, live, connections_max })
     }
 
     /// Opens the listeners of a gateway: a server that shares its store with others. Its role may change at any time while it
@@ -60,13 +63,14 @@ impl Server {
         roles: watch::Receiver<ServerRole>,
         options: ServerOptions,
     ) -> Result<Self, ServeError> {
-        let auth = Authenticator::new(&options.auth)?;
-        let listeners = Listeners::bind(&options, auth.is_configured()).await?;
+        let live = LiveOptions::new(&options, None)?;
+        let listeners = Listeners::bind(&options, live.auth.is_configured()).await?;
         let connections_max = options.connections.max_connections;
         let shared_store = Arc::new(SharedStoreMetrics::new(&options.takeovers));
-        let parts = GatewayParts::new(auth, options, Some(Arc::clone(&shared_store)));
+        let parts = GatewayParts::new(live, options, Some(Arc::clone(&shared_store)));
+        let live = Arc::clone(&parts.live);
         let shared = SharedGateway::new(roles, parts, shared_store);
-        Ok(Self { listeners, serving: Serving::Shared(shared), connections_max })
+        Ok(Self { listeners, serving: Serving::Shared(shared), live, connections_max })
     }
 
     /// The addresses that the server listens on. Where the options contain port 0, this is the port that the system chose.
@@ -74,10 +78,15 @@ impl Server {
         &self.listeners.addresses
     }
 
-    /// SHA-256 of the certificate that the server presents, for the lease record (see [`LeaderEndpoint`](crate::LeaderEndpoint));
-    /// `None` without TLS.
+    /// SHA-256 of the certificate that the server presents to other gateways, for the lease record (see
+    /// [`LeaderEndpoint`](crate::LeaderEndpoint)); `None` without TLS. A reload does not change it.
     pub fn cert_hash(&self) -> Option<[u8; 32]> {
-        self.listeners.tls.as_ref().map(|tls| tls.cert_hash)
+        self.live.current().tls.as_ref().map(|tls| tls.relay.hash())
+    }
+
+    /// Replaces tokens, rules, certificates, origins and rates while the server runs.
+    pub fn reload_handle(&self) -> ReloadHandle {
+        ReloadHandle::new(Arc::clone(&self.live))
     }
 
     /// The number of file descriptors that the server may need. The caller compares it with the limit that
@@ -113,12 +122,13 @@ async fn run_one(
 ) {
     let router = http::router(Arc::clone(&gateway));
     let slots = Slots::new(&gateway.options, &gateway.metrics);
-    let tls = listeners.tls.as_ref().map(|tls| tls.acceptor.clone());
     let serving = Arc::clone(&gateway);
     let accepting = listeners.accept(&slots, move |socket, remote, slot| {
+        // The certificate may have changed since the last connection.
+        let tls = serving.live.current().tls.as_ref().map(|tls| tls.acceptor.clone());
         let ends = Ends { remote, local: socket.local_addr().unwrap_or(remote), is_tls: tls.is_some() };
         let peer = Arc::new(Peer { ends, is_relayed: false, rate: serving.rates.connection(), _slot: slot });
-        tokio::spawn(connection::serve(Arc::clone(&serving), router.clone(), socket, peer, tls.clone()));
+        tokio::spawn(connection::serve(Arc::clone(&serving), router.clone(), socket, peer, tls));
     });
     shutdown.await;
     drop(accepting);

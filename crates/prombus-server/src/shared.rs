@@ -69,13 +69,14 @@ impl SharedGateway {
         // The current role applies before the first connection is accepted.
         tasks.spawn(updater.apply_current().run());
         if let Some(&own) = listeners.addresses.first() {
-            let ends = Ends { remote: own, local: own, is_tls: listeners.tls.is_some() };
+            let ends = Ends { remote: own, local: own, is_tls: parts.live.current().tls.is_some() };
             tasks.spawn(probe::probe_leaders(state.duties.clone(), metrics, ends));
         }
-        let tls = listeners.tls.as_ref().map(|tls| tls.acceptor.clone());
         let serving = state.clone();
         let accepting = listeners.accept(&slots, move |socket, remote, slot| {
-            tokio::spawn(accepted(serving.clone(), socket, remote, slot, tls.clone()));
+            // The certificate may have changed since the last connection.
+            let tls = serving.parts.live.current().tls.as_ref().map(|tls| tls.acceptor.clone());
+            tokio::spawn(accepted(serving.clone(), socket, remote, slot, tls));
         });
         shutdown.await;
         drop(accepting);

@@ -1,8 +1,9 @@
 //! Complete WebSocket sessions over bytes in memory, for the fuzzer, the seeded test of random frames, and the benchmark that
 //! counts instructions.
 
-use crate::auth::{Authenticator, TokenHash, TokenOptions};
+use crate::auth::{TokenHash, TokenOptions};
 use crate::gateway::Gateway;
+use crate::live::LiveOptions;
 use crate::options::ServerOptions;
 use crate::peer::Peer;
 use crate::shutdown::{StopSender, Stopping};
@@ -73,11 +74,11 @@ async fn talk_async(bytes: &[u8], piece_bytes: usize, has_auth: bool, deflates: 
         let (name, secret) = ("fuzz".to_owned(), TokenHash::of(TOKEN));
         auth.tokens.push(TokenOptions { name, secret, scopes: Scope::all() });
     }
-    let authenticator = Authenticator::new(&auth).expect("the token is valid");
     let mut options = ServerOptions { auth, ..ServerOptions::default() };
     options.connections.max_subscriptions = 8;
     let (_stop, stopping) = Stopping::new();
-    let gateway = Arc::new(Gateway::new(Arc::clone(bus.backend()), authenticator, options, stopping));
+    let live = LiveOptions::new(&options, None).expect("the token is valid");
+    let gateway = Arc::new(Gateway::new(Arc::clone(bus.backend()), live, options, stopping));
     let (client, server) = tokio::io::duplex(64 * 1024);
     let web_socket = web_socket(gateway, server, deflates.then(Deflate::plain));
     let serving = web_socket.run();
@@ -108,7 +109,7 @@ fn web_socket<S: AsyncRead + AsyncWrite + Unpin>(
     deflate: Option<Deflate>,
 ) -> WebSocket<S> {
     let peer = Peer::local(gateway.rates.connection(), &gateway.metrics.connections);
-    let session = Session::new(Arc::clone(&gateway), peer, None);
+    let session = Session::new(Arc::clone(&gateway), peer, None, 0);
     WebSocket::new(socket, &[], gateway, session, deflate)
 }
 
@@ -153,10 +154,10 @@ impl Wire {
         let mut options = ServerOptions::default();
         // No pings, however slow the machine is: the test does not answer them.
         options.connections.ping_interval = Duration::from_secs(86_400);
-        let authenticator = Authenticator::new(&options.auth).expect("an empty configuration is valid");
+        let live = LiveOptions::new(&options, None).expect("an empty configuration is valid");
         let (stop, stopping) = Stopping::new();
         let stop = Arc::new(stop);
-        let gateway = Arc::new(Gateway::new(Arc::clone(backend), authenticator, options, stopping));
+        let gateway = Arc::new(Gateway::new(Arc::clone(backend), live, options, stopping));
         let open = || {
             let bytes = Arc::<Mutex<WireBytes>>::default();
             let web_socket = web_socket(Arc::clone(&gateway), WireSocket(Arc::clone(&bytes)), None);

@@ -1,7 +1,15 @@
-//! TLS of the listeners: a certificate chain and its key, read from PEM files at startup.
+//! TLS of the listeners: a certificate chain and its key, read from PEM files at startup and at each reload.
+//!
+//! Other gateways of a shared store know the certificate of the leader by the hash in the lease record, which is written once per
+//! term. So a reload must not change what they see: a connection whose client offers [`RELAY_PROTOCOL`] gets the certificate with
+//! which the process started.
+
+mod certificate;
+
+pub use certificate::Certificate;
+pub(crate) use certificate::cert_hash;
 
 use crate::options::TlsOptions;
-use ::aws_lc_rs::digest::{SHA256, digest};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
@@ -9,7 +17,12 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
+use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::{Error as RustlsError, ServerConfig};
+
+/// The ALPN protocol that a follower offers, besides HTTP/1.1, when it connects to the leader. The leader never selects it.
+pub(crate) const RELAY_PROTOCOL: &[u8] = b"prombus-relay";
 
 /// An invalid TLS configuration.
 #[derive(Debug, Error)]
@@ -47,28 +60,52 @@ pub enum TlsSetupError {
 pub(crate) struct ServerTls {
     /// Offers only HTTP/1.1, because WebSocket upgrades need it.
     pub(crate) acceptor: TlsAcceptor,
-    /// SHA-256 of the certificate that it serves, without the rest of the chain.
-    pub(crate) cert_hash: [u8; 32],
+    /// The certificate for clients.
+    pub(crate) certificate: Certificate,
+    /// The certificate for other gateways.
+    pub(crate) relay: RelayCertificate,
 }
 
-/// Checks that the files can be used for TLS.
+/// The certificate that other gateways of a shared store see: the one with which the process started.
+#[derive(Clone, Debug)]
+pub(crate) struct RelayCertificate(Arc<CertifiedKey>);
+
+impl RelayCertificate {
+    /// SHA-256 of the certificate, without the rest of the chain.
+    pub(crate) fn hash(&self) -> [u8; 32] {
+        self.0.cert.first().map(cert_hash).unwrap_or_default()
+    }
+}
+
+/// Chooses the certificate of a connection.
+#[derive(Debug)]
+struct Certificates {
+    clients: Arc<CertifiedKey>,
+    gateways: RelayCertificate,
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let is_relay =
+            hello.alpn().is_some_and(|mut offered| offered.any(|protocol| protocol == RELAY_PROTOCOL));
+        Some(Arc::clone(if is_relay { &self.gateways.0 } else { &self.clients }))
+    }
+}
+
+/// Checks that the files can be used for TLS. Returns the certificate.
 ///
 /// # Errors
 /// The file and its problem.
-pub fn check_tls(options: &TlsOptions) -> Result<(), TlsSetupError> {
-    server_tls(options).map(drop)
+pub fn check_tls(options: &TlsOptions) -> Result<Certificate, TlsSetupError> {
+    server_tls(options, None).map(|tls| tls.certificate)
 }
 
-/// SHA-256 of a certificate.
-pub(crate) fn cert_hash(certificate: &CertificateDer<'_>) -> [u8; 32] {
-    let mut hash = [0; 32];
-    hash.copy_from_slice(digest(&SHA256, certificate).as_ref());
-    hash
-}
-
-pub(crate) fn server_tls(options: &TlsOptions) -> Result<ServerTls, TlsSetupError> {
+/// Reads the files. `relay`: the certificate for other gateways; by default that of the files.
+pub(crate) fn server_tls(
+    options: &TlsOptions,
+    relay: Option<&RelayCertificate>,
+) -> Result<ServerTls, TlsSetupError> {
     let chain = certificates(&options.cert)?;
-    let cert_hash = chain.first().map(cert_hash).unwrap_or_default();
     let key = private_key(&options.key)?;
     let pair = |fault: RustlsError| TlsSetupError::Pair {
         cert: options.cert.clone(),
@@ -78,20 +115,26 @@ pub(crate) fn server_tls(options: &TlsOptions) -> Result<ServerTls, TlsSetupErro
             other => other.to_string(),
         },
     };
-    let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+    let certificate = chain.first().map(|first| Certificate::new(&options.cert, first));
+    let certificate = certificate.ok_or_else(|| content(&options.cert, NO_CERTIFICATE))?;
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let certified = Arc::new(CertifiedKey::from_der(chain, key, &provider).map_err(pair)?);
+    let relay = relay.cloned().unwrap_or_else(|| RelayCertificate(Arc::clone(&certified)));
+    let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(pair)?
         .with_no_client_auth()
-        .with_single_cert(chain, key)
-        .map_err(pair)?;
+        .with_cert_resolver(Arc::new(Certificates { clients: certified, gateways: relay.clone() }));
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(ServerTls { acceptor: TlsAcceptor::from(Arc::new(config)), cert_hash })
+    Ok(ServerTls { acceptor: TlsAcceptor::from(Arc::new(config)), certificate, relay })
 }
+
+const NO_CERTIFICATE: &str = "no certificate found (PEM)";
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsSetupError> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(file)?).collect();
     match chain {
-        Ok(chain) if chain.is_empty() => Err(content(file, "no certificate found (PEM)")),
+        Ok(chain) if chain.is_empty() => Err(content(file, NO_CERTIFICATE)),
         Ok(chain) => Ok(chain),
         Err(fault) => Err(content(file, format!("invalid PEM: {fault}"))),
     }
@@ -133,7 +176,7 @@ mod tests {
     fn fault(cert: &str, key: &str) -> String {
         let (cert, key) = (TemporaryFile::new(cert), TemporaryFile::new(key));
         let options = TlsOptions { cert: cert.path().to_owned(), key: key.path().to_owned() };
-        let message = server_tls(&options).err().unwrap().to_string();
+        let message = server_tls(&options, None).err().unwrap().to_string();
         let names = |file: &TemporaryFile| message.contains(&file.path().display().to_string());
         assert!(names(&cert) || names(&key), "{message}");
         message
@@ -141,7 +184,7 @@ mod tests {
 
     /// The protocol that client and server agree on.
     async fn shake_hands(options: &TlsOptions, root: &str) -> Option<Vec<u8>> {
-        let acceptor = server_tls(options).unwrap().acceptor;
+        let acceptor = server_tls(options, None).unwrap().acceptor;
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(root.as_bytes()).unwrap()).unwrap();
         let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -197,7 +240,7 @@ mod tests {
     #[test]
     fn a_missing_file_is_named() {
         let options = TlsOptions { cert: "/nowhere/cert.pem".into(), key: "/nowhere/key.pem".into() };
-        let error = server_tls(&options).err().unwrap();
+        let error = server_tls(&options, None).err().unwrap();
         assert!(error.to_string().contains("/nowhere/cert.pem"));
         assert!(std::error::Error::source(&error).is_some());
     }

@@ -9,32 +9,37 @@
 //! Publishes, pulls and settlements are batches, even for a single event. The files in `backend/` contain the types of the
 //! interface and depend neither on [`Backend`] nor on [`Membership`].
 
+mod dead_letter_states;
 mod durable_ticket;
 mod event_chunk;
 mod event_view;
 mod group_spec;
 mod latest;
 mod problem;
+mod seek_preview;
 mod topic_details;
 mod verdict;
 
 pub use crate::batch::{DeliveryBatch, DeliveryItem, EventBatch, PullLimit};
 pub use crate::box_future::BoxFuture;
 pub(crate) use crate::event_id::{event_id_of, uuid_of};
+pub use dead_letter_states::{ClosedCount, DeadLetterStates};
 pub use durable_ticket::{Durability, DurableTicket};
 pub use event_chunk::EventChunk;
 pub use event_view::{EventFilter, EventView};
 pub use group_spec::{GroupSpec, MemberOptions};
 pub use latest::{EventPosition, Keys, LatestPage, LatestQuery};
 pub use problem::{Problem, UnreadableRange};
+pub use seek_preview::SeekPreview;
 pub use topic_details::TopicDetails;
 pub use verdict::{SettleOutcome, Verdict};
 
 use crate::delivery::{Millis, Position};
+use crate::engine::LetterClosing;
 use crate::error::{BackupError, GroupError, ReadError, StoreError, TopicAdminError, Unavailable};
 use crate::info::{GroupInfo, TopicInfo};
 use crate::merged::{BusPosition, MergedQuery, MergedReader};
-use crate::metrics::Figures;
+use crate::metrics::{Figures, GroupAge};
 use crate::publish::PublishBatch;
 use crate::publishing::Publishing;
 use crate::settings::{PublishRate, TopicOptions, TopicRule, TopicSettings};
@@ -42,6 +47,7 @@ use prombus_protocol::{CursorPosition, Pattern, Start, Topic, Uuid};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// A member that has joined.
 pub struct Joined {
@@ -116,6 +122,17 @@ pub struct Capabilities {
     pub is_durable: bool,
     /// [`Backend::backup`] works.
     pub can_backup: bool,
+}
+
+/// How often a backend that cannot notify callers checks whether a group is idle.
+const IDLE_POLL: Duration = Duration::from_millis(10);
+
+fn unknown_group(subscription: Option<&str>, group: &str) -> GroupError {
+    let group = group.to_owned();
+    match subscription {
+        Some(topic) => GroupError::UnknownGroup { topic: topic.to_owned(), group },
+        None => GroupError::NoSuchGroup { group },
+    }
 }
 
 /// The interface that the bus and the gateway use.
@@ -235,6 +252,46 @@ pub trait Backend: Send + Sync + 'static {
         to: Start,
     ) -> BoxFuture<'a, Result<(), GroupError>>;
 
+    /// Resolves when a group is idle: every durable event of its topics is settled, and none is leased or waits for redelivery.
+    /// Without a subscription, resolves when all groups of this name are idle at the same time. The default implementation asks
+    /// for the groups every 10 ms.
+    fn wait_idle<'a>(
+        &'a self,
+        subscription: Option<&'a str>,
+        group: &'a str,
+    ) -> BoxFuture<'a, Result<(), GroupError>> {
+        Box::pin(async move {
+            loop {
+                let mut groups = self.groups().await?;
+                groups.retain(|info| info.group == group && subscription.is_none_or(|it| it == info.topic));
+                if groups.is_empty() {
+                    return Err(unknown_group(subscription, group));
+                }
+                if groups.iter().all(|info| info.lag == 0 && info.in_flight == 0 && info.waiting == 0) {
+                    return Ok(());
+                }
+                tokio::time::sleep(IDLE_POLL).await;
+            }
+        })
+    }
+
+    /// What a [`seek`](Self::seek) would do now. Changes nothing.
+    fn preview_seek<'a>(
+        &'a self,
+        subscription: &'a str,
+        group: &'a str,
+        to: Start,
+    ) -> BoxFuture<'a, Result<SeekPreview, GroupError>>;
+
+    /// Pauses or resumes a whole group. While it is paused, its members get no events; they stay in the group, and their leases
+    /// keep running and can be settled. Resolves when that is durable.
+    fn pause_group<'a>(
+        &'a self,
+        subscription: &'a str,
+        group: &'a str,
+        is_paused: bool,
+    ) -> BoxFuture<'a, Result<(), GroupError>>;
+
     /// Deletes a group; its members get an error. Resolves when that is durable.
     fn delete_group<'a>(
         &'a self,
@@ -291,6 +348,22 @@ pub trait Backend: Send + Sync + 'static {
     /// topic that is created later under the same name is a new topic and starts at seq 1.
     fn delete_topic<'a>(&'a self, topic: &'a Topic) -> BoxFuture<'a, Result<(), TopicAdminError>>;
 
+    /// The states of the letters of a dead-letter topic; `None` if the topic does not exist or is not a dead-letter topic.
+    fn dead_letters(&self, _topic: &Topic) -> Option<DeadLetterStates> {
+        None
+    }
+
+    /// Closes the letters with these ids: they no longer count as open. Letters that are closed already stay as they are.
+    /// Resolves when that is durable.
+    fn close_dead_letters<'a>(
+        &'a self,
+        topic: &'a Topic,
+        _ids: &'a [Uuid],
+        _closing: LetterClosing,
+    ) -> BoxFuture<'a, Result<ClosedCount, TopicAdminError>> {
+        Box::pin(async move { Err(TopicAdminError::UnknownTopic(topic.to_string())) })
+    }
+
     /// The value that [`keep_first`](Self::keep_first) stored under this name, if any.
     fn kept(&self, name: &str) -> Option<Vec<u8>>;
 
@@ -313,6 +386,13 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Figures for operators, about the store and about each topic and group.
     fn figures(&self) -> Figures;
+
+    /// The age of the oldest unsettled event of each group, in the order of [`Figures::groups`]. Commit times of events are looked
+    /// up in the store: a limited number per call, and none for groups whose oldest unsettled event is the same as in the
+    /// previous call.
+    fn group_ages(&self) -> BoxFuture<'_, Vec<GroupAge>> {
+        Box::pin(async { Vec::new() })
+    }
 
     /// The size of the store in bytes, all topics together.
     fn stored_bytes(&self) -> u64;

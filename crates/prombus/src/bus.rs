@@ -6,7 +6,7 @@ mod publish_event;
 pub use builder::BusBuilder;
 pub use publish_event::{Publish, PublishOne};
 
-use crate::backend::{Backend, Keys, LatestQuery, SettleOutcome, Verdict};
+use crate::backend::{Backend, Keys, LatestQuery, SeekPreview, SettleOutcome, Verdict};
 use crate::batch::PullLimit;
 use crate::error::{BackupError, GroupError, PublishError, ReadError, TopicAdminError, Unavailable};
 use crate::event::{Event, Page};
@@ -174,6 +174,66 @@ impl Bus {
     /// See [`GroupError`].
     pub async fn seek(&self, topic: &str, group: &str, to: Start) -> Result<(), GroupError> {
         self.backend.seek(topic, group, to).await
+    }
+
+    /// Resolves when all groups of this name are idle at the same time, whatever they subscribe to: every event that their
+    /// topics have is settled (acked, filtered out or a dead letter), including events that were published during the wait, and
+    /// no delivery is in flight or waits for redelivery. So the effects of their handlers are there, except acks without a
+    /// waiting caller, which become durable within 10 ms.
+    ///
+    /// It is meant for tests. A group without members does not become idle while it has unsettled events, so use a time limit:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tokio::time::timeout;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let bus = prombus::Bus::memory();
+    /// let billing = bus.subscribe("orders", "billing").handler(|_, _| async { Ok::<(), String>(()) }).await?;
+    /// bus.publish("orders", &7).await?;
+    /// timeout(Duration::from_secs(5), bus.wait_idle("billing")).await??;
+    /// assert_eq!(bus.group("orders", "billing").await?.map(|group| group.lag), Some(0));
+    /// # billing.unsubscribe().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`GroupError::NoSuchGroup`]; [`GroupError::Deleted`] if a group is deleted during the wait; see [`GroupError`].
+    pub async fn wait_idle(&self, group: &str) -> Result<(), GroupError> {
+        self.backend.wait_idle(None, group).await
+    }
+
+    /// Like [`wait_idle`](Self::wait_idle), for the group of one topic or pattern, as it was written in the subscription.
+    ///
+    /// # Errors
+    /// [`GroupError::UnknownGroup`]; [`GroupError::Deleted`] if the group is deleted during the wait; see [`GroupError`].
+    pub async fn wait_idle_on(&self, topic: &str, group: &str) -> Result<(), GroupError> {
+        self.backend.wait_idle(Some(topic), group).await
+    }
+
+    /// What a [`seek`](Self::seek) would do now: how many events would be delivered again, and how many skipped. Changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// See [`GroupError`].
+    pub async fn preview_seek(&self, topic: &str, group: &str, to: Start) -> Result<SeekPreview, GroupError> {
+        self.backend.preview_seek(topic, group, to).await
+    }
+
+    /// Pauses a whole group, until [`resume_group`](Self::resume_group), also after a restart. Its members stay in the group
+    /// and get no events; their leases keep running and can be settled. Resolves when the pause is durable.
+    ///
+    /// # Errors
+    /// See [`GroupError`].
+    pub async fn pause_group(&self, topic: &str, group: &str) -> Result<(), GroupError> {
+        self.backend.pause_group(topic, group, true).await
+    }
+
+    /// Resumes a paused group. Resolves when that is durable.
+    ///
+    /// # Errors
+    /// See [`GroupError`].
+    pub async fn resume_group(&self, topic: &str, group: &str) -> Result<(), GroupError> {
+        self.backend.pause_group(topic, group, false).await
     }
 
     /// Deletes a group. Resolves when the deletion is durable.

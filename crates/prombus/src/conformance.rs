@@ -14,6 +14,7 @@
 //! generous timeout for something that must happen, and only briefly to check that something does not happen. Rules about
 //! restarts are tested elsewhere.
 
+pub mod addressee;
 pub mod cursor;
 pub mod dead_letter;
 pub mod delivery;
@@ -142,6 +143,13 @@ macro_rules! conformance_suite {
                 an_ack_of_an_event_that_was_given_up_is_stale,
                 a_deleted_group_writes_no_dead_letters,
             ]
+            addressee: [
+                only_the_addressee_receives_an_addressed_event,
+                an_addressed_event_that_fails_becomes_a_dead_letter,
+                an_unknown_addressee_is_an_error,
+                states_ignore_addressed_events,
+                dead_letters_are_open_until_they_are_closed,
+            ]
             start: [
                 the_first_member_creates_the_group,
                 from_latest_gets_only_later_events,
@@ -197,6 +205,7 @@ macro_rules! conformance_suite {
                 seek_forgets_attempts,
                 seek_moves_one_group_only,
                 seek_to_an_unknown_id_is_an_error,
+                a_preview_of_a_seek_counts_and_changes_nothing,
                 the_cursor_can_be_set,
                 an_unknown_group_has_no_cursor,
             ]
@@ -215,6 +224,10 @@ macro_rules! conformance_suite {
                 pause_stops_deliveries_until_resume,
                 resume_wakes_a_waiting_member,
                 leases_of_a_paused_member_keep_running,
+                a_paused_group_delivers_nothing_until_it_is_resumed,
+                resuming_a_group_wakes_all_its_members,
+                leases_of_a_paused_group_keep_running,
+                pausing_a_group_leaves_others_alone,
                 a_deleted_group_is_gone,
                 deleting_a_group_leaves_others_alone,
                 close_ends_streams_and_later_calls_fail,

@@ -1,7 +1,7 @@
 //! The group machine decides which member gets which event, for how long, and what happens when an attempt fails.
 //!
 //! [`Group`] is a pure value. Input: seqs that are granted or removed, members that join, leave, are lost or paused, acks,
-//! nacks, extensions, and the time. Output: leases, events to give up, records to write, and when to call it again. It has
+//! nacks, extensions, a pause of the group, and the time. Output: leases, events to give up, records to write, and when to call it again. It has
 //! no clock, does no I/O, and knows neither events nor topics: a topic is a [`SourceId`], an event a seq. So a test can
 //! drive millions of random histories through it.
 //!
@@ -20,7 +20,7 @@
 //! | ack, nack, extension | `settle.rs`, `nack_backoff.rs` |
 //! | leases that expire, waits that end | `lease_expiry.rs`, `timers.rs` |
 //! | deliveries and reservations that are undone | `give_back.rs` |
-//! | members that join, leave, are lost, paused or held | `membership.rs` |
+//! | members that join, leave, are lost, paused or held; the pause of a group | `membership.rs` |
 //! | seeks and deleted topics | `seek.rs` |
 //! | events that are given up after too many attempts | `give_up_event.rs`, `give_up.rs` |
 //! | the reason of the previous nack | `last_error.rs` |

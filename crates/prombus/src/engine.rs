@@ -14,6 +14,7 @@
 //! batch. Batches become durable in the order of their commit numbers; several batches may share a commit. Events are *dead* when
 //! retention, compaction or a deletion has made them obsolete; a *cleaning* removes them from the storage.
 
+mod closed_letters;
 mod log;
 mod lookup;
 mod may_block;
@@ -25,6 +26,7 @@ pub mod simulated;
 mod state_fold;
 mod state_record;
 
+pub use closed_letters::ClosedLetters;
 pub use log::{LogEngine, LogEngineOptions};
 pub use lookup::Lookup;
 pub use may_block::MayBlock;
@@ -33,7 +35,7 @@ pub use outcomes::{Appended, LateOutcomes, Published};
 pub use prombus_log::{CommitTimes, Event as StoredEvent, EventId, LiveCount, Liveness, NewEvent, TopicId};
 pub use shared_store::{LeaseError, LeaseRecord, LeaseStore, SharedStore, Takeover};
 pub use state_fold::{GroupFloors, GroupState, RestoredState, StateFold, TopicProgress};
-pub use state_record::{GroupAttempts, GroupProgress, StateRecord};
+pub use state_record::{ADDRESSEE_FEATURE, GroupAttempts, GroupProgress, LetterClosing, StateRecord};
 
 use crate::error::{BackupError, ReadError, StoreError, Unavailable};
 use crate::metrics::StoreFigures;

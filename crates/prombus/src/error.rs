@@ -2,6 +2,12 @@
 
 use prombus_protocol::{ErrorCode, GroupNameError, JsonError, OptionError, TopicError, Uuid};
 
+/// The text of an error with its causes, in one line.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
 /// Why the bus cannot make writes durable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -262,6 +268,14 @@ pub enum PublishError {
     /// The limit on topics is reached.
     #[error("topic limit reached (max_topics = {0})")]
     TooManyTopics(usize),
+    /// The group that the event is addressed to does not exist.
+    #[error("the event is addressed to the group {group:?} on {subscription:?}, which does not exist")]
+    UnknownGroup {
+        /// The topic or pattern of the group.
+        subscription: String,
+        /// The name of the group.
+        group: String,
+    },
     /// The disk, or the memory of an in-memory store, is full.
     #[error("the storage is full")]
     StorageFull,
@@ -299,6 +313,7 @@ impl PublishError {
             Self::Payload(_) => ErrorCode::BadJson,
             Self::TooLarge { .. } | Self::BatchTooLarge(_) => ErrorCode::TooLarge,
             Self::TooManyTopics(_) => ErrorCode::LimitReached,
+            Self::UnknownGroup { .. } => ErrorCode::NotFound,
             Self::StorageFull => ErrorCode::StorageFull,
             Self::Unavailable(_) | Self::Lookup(_) => ErrorCode::Unavailable,
             Self::Store(_) => ErrorCode::PublishFailed,
@@ -326,6 +341,12 @@ pub enum GroupError {
     UnknownGroup {
         /// The subscription as written.
         topic: String,
+        /// The group.
+        group: String,
+    },
+    /// No topic or pattern has a group of this name.
+    #[error("there is no group {group:?}")]
+    NoSuchGroup {
         /// The group.
         group: String,
     },
@@ -411,7 +432,9 @@ impl GroupError {
         match self {
             Self::Topic(_) | Self::Option(OptionError::Topic { .. }) => ErrorCode::BadTopic,
             Self::Option(_) | Self::Group(_) | Self::OtherTopic { .. } => ErrorCode::BadRequest,
-            Self::UnknownGroup { .. } | Self::Deleted | Self::TakenOver => ErrorCode::NotSubscribed,
+            Self::UnknownGroup { .. } | Self::NoSuchGroup { .. } | Self::Deleted | Self::TakenOver => {
+                ErrorCode::NotSubscribed
+            }
             Self::Conflict { .. } => ErrorCode::GroupConflict,
             Self::UnknownId(_) => ErrorCode::UnknownId,
             Self::TooManyGroups(_) | Self::TooManyTopics(_) => ErrorCode::LimitReached,

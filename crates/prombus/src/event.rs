@@ -97,6 +97,11 @@ impl Event {
         self.body().has_tag(tag)
     }
 
+    /// Whether the event is addressed to one group: other groups pass over it, and states by key ignore it.
+    pub fn is_addressed(&self) -> bool {
+        self.body().is_addressed()
+    }
+
     /// The payload as JSON text, as it was published, except for whitespace around it and line breaks between tokens.
     pub fn payload(&self) -> &str {
         self.body().payload().unwrap_or("null")

@@ -32,6 +32,8 @@ pub struct GroupInfo {
     /// The group is deleted after this many milliseconds without members; set when it is created. `None` if the limit of
     /// the bus (`group_expire_ms`) applies.
     pub expire_ms: Option<u64>,
+    /// Whether the whole group is paused: its members get no events.
+    pub is_paused: bool,
     /// How many members it has now.
     pub members: usize,
     /// Its members; at most [`MEMBERS_LISTED_MAX`].

@@ -41,6 +41,7 @@ pub mod engine;
 mod error;
 mod event;
 mod event_id;
+mod failure_log;
 mod info;
 pub mod leadership;
 mod leasing_gate;
@@ -57,9 +58,9 @@ pub mod state;
 mod subscribe;
 
 pub use backend::{
-    Backend, BackupProgress, Capabilities, Durability, DurableTicket, EventChunk, EventFilter, EventPosition,
-    EventView, GroupSpec, Joined, Keys, LatestPage, LatestQuery, MemberOptions, Membership, Problem,
-    SettleOutcome, TopicDetails, UnreadableRange, Verdict,
+    Backend, BackupProgress, Capabilities, ClosedCount, DeadLetterStates, Durability, DurableTicket,
+    EventChunk, EventFilter, EventPosition, EventView, GroupSpec, Joined, Keys, LatestPage, LatestQuery,
+    MemberOptions, Membership, Problem, SeekPreview, SettleOutcome, TopicDetails, UnreadableRange, Verdict,
 };
 pub use batch::{DeliveryBatch, DeliveryItem, EventBatch, EventItem, PullLimit};
 pub use box_future::BoxFuture;
@@ -72,6 +73,7 @@ pub use error::{
     Unavailable,
 };
 pub use event::{Delivery, Event, Page, Settled, Settling};
+pub use failure_log::FailureLog;
 pub use info::{
     GroupInfo, GroupTopicInfo, LEASES_LISTED_MAX, LeaseInfo, MEMBERS_LISTED_MAX, MemberInfo, OldestUnacked,
     TopicInfo,
@@ -79,11 +81,14 @@ pub use info::{
 pub use leasing_gate::LeasingGate;
 pub use local::LocalBackend;
 pub use merged::{BusPosition, MergedChunk, MergedQuery, MergedRead, MergedReader, More, PositionError};
-pub use metrics::{Figures, GroupFigures, Histogram, HistogramFigures, StoreFigures, TopicFigures};
+pub use metrics::{
+    DeadLetterFigures, Figures, GroupAge, GroupFigures, Histogram, HistogramFigures, StoreFigures,
+    TopicFigures,
+};
 pub use prombus_protocol::{
-    Ack, Body, CursorPosition, DeadLetter, DeliveryContext, EventRecord, Filter, GroupName, Pattern,
-    PublishOptions, RawValue, RedeliveryReason, Start, SubscribeOptions, Topic, TopicFor, TypedTopic, Uuid,
-    topic,
+    Ack, Addressee, AfterFailure, Body, CursorPosition, DeadLetter, DeliveryContext, EventRecord,
+    FailedEvent, Filter, GroupName, HandlerFailure, Pattern, PublishOptions, RawValue, RedeliveryReason,
+    Start, SubscribeOptions, Topic, TopicFor, TypedTopic, Uuid, topic,
 };
 pub use publish::PublishBatch;
 pub use publishing::Publishing;

@@ -14,7 +14,7 @@
 //! | `publish_queue` | appends publishes to the engine; a publish waits here while the engine has no room |
 //! | `groups`, `member` | groups and their members; every change of a group goes through `groups/act.rs` |
 //! | `record_writer` | writes group records to the engine |
-//! | `dead_letters` | the thread that writes dead letters |
+//! | `dead_letters`, `letter_states` | the thread that writes dead letters; which of them are open, redriven or discarded |
 //! | `timer`, `timer_thread`, `stop_clock` | when leases expire and other timed work is due; the clock that measures leases |
 //! | `reading`, `arrival`, `merged` | reading without a group |
 //! | `latest_by_key` | the newest event of each key |
@@ -30,8 +30,10 @@ mod engine_events;
 mod groups;
 mod kept_values;
 mod latest_by_key;
+mod letter_states;
 mod lifecycle;
 mod lock_order;
+mod log_limit;
 mod maintenance;
 mod member;
 mod merged;
@@ -60,6 +62,7 @@ use groups::Groups;
 use groups::act::GroupRuntime;
 use kept_values::KeptValues;
 use latest_by_key::LatestByKey;
+use letter_states::LetterStates;
 use maintenance::Maintenance;
 use publish_queue::PublishQueue;
 use reading::Reading;
@@ -87,6 +90,7 @@ struct Local {
     maintenance: Arc<Maintenance>,
     dead_letters: Arc<DeadLetterWriter>,
     kept: KeptValues,
+    letters: LetterStates,
     suspension: Suspension,
     /// How long publishers wait while the engine is suspended.
     engine_wait_ms: u64,

@@ -13,8 +13,8 @@ pub struct Histogram {
     bounds: &'static [f64],
     /// One bucket per bound, and a last one for values above all bounds.
     buckets: Box<[AtomicU64]>,
-    /// An integer in thousandths, so that one atomic addition updates it.
-    sum_thousandths: AtomicU64,
+    /// An integer in millionths, so that one atomic addition updates it. Values in seconds are exact to the microsecond.
+    sum_millionths: AtomicU64,
 }
 
 /// The contents of a [`Histogram`] at some time.
@@ -32,7 +32,7 @@ impl Histogram {
     /// An empty histogram with these upper bounds, in rising order.
     pub fn new(bounds: &'static [f64]) -> Self {
         let buckets = std::iter::repeat_with(AtomicU64::default).take(bounds.len() + 1).collect();
-        Self { bounds, buckets, sum_thousandths: AtomicU64::new(0) }
+        Self { bounds, buckets, sum_millionths: AtomicU64::new(0) }
     }
 
     /// Counts a value.
@@ -44,8 +44,8 @@ impl Histogram {
     pub fn observe_many(&self, value: f64, count: u64) {
         let at = self.bounds.iter().position(|&bound| value <= bound).unwrap_or(self.bounds.len());
         self.buckets[at].fetch_add(count, Ordering::Relaxed);
-        let thousandths = (value.max(0.0) * 1000.0) as u64;
-        self.sum_thousandths.fetch_add(thousandths.saturating_mul(count), Ordering::Relaxed);
+        let millionths = (value.max(0.0) * 1e6) as u64;
+        self.sum_millionths.fetch_add(millionths.saturating_mul(count), Ordering::Relaxed);
     }
 
     /// Its current contents.
@@ -53,7 +53,7 @@ impl Histogram {
         HistogramFigures {
             bounds: self.bounds,
             buckets: self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).collect(),
-            sum: self.sum_thousandths.load(Ordering::Relaxed) as f64 / 1000.0,
+            sum: self.sum_millionths.load(Ordering::Relaxed) as f64 / 1e6,
         }
     }
 }
@@ -62,7 +62,7 @@ impl Histogram {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StoreFigures {
     /// How long the write and the sync of a commit took.
-    pub commit_duration_ms: HistogramFigures,
+    pub commit_duration_seconds: HistogramFigures,
     /// How many events share a commit.
     pub commit_batch_events: HistogramFigures,
     /// Bytes that it keeps.
@@ -91,6 +91,8 @@ pub struct Figures {
     pub topics: Vec<TopicFigures>,
     /// Groups, in the order in which they were created.
     pub groups: Vec<GroupFigures>,
+    /// Dead-letter topics, in the order of their names.
+    pub dead_letters: Vec<DeadLetterFigures>,
     /// Events that cleaning removed since the bus was opened.
     pub cleaned_events: u64,
     /// Bytes that the removed events took.
@@ -106,6 +108,15 @@ pub struct TopicFigures {
     pub topic: Topic,
     /// Events that were published to it, ever.
     pub published: u64,
+}
+
+/// A dead-letter topic.
+#[derive(Clone, Debug)]
+pub struct DeadLetterFigures {
+    /// Its name.
+    pub topic: Topic,
+    /// The letters in it that are neither redriven nor discarded.
+    pub open: u64,
 }
 
 /// A group.
@@ -129,9 +140,20 @@ pub struct GroupFigures {
     pub by_name: BTreeMap<String, usize>,
 }
 
-/// Upper bounds of the buckets for the duration of a commit, in milliseconds.
-pub(crate) const COMMIT_MS_BOUNDS: &[f64] =
-    &[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0];
+/// The age of a group's oldest unsettled event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupAge {
+    /// The subscription as written.
+    pub topic: String,
+    /// The name of the group.
+    pub group: String,
+    /// Time since the event was committed; zero if the group has settled all events. `None` if it is not known at the moment.
+    pub age_ms: Option<u64>,
+}
+
+/// Upper bounds of the buckets for the duration of a commit, in seconds.
+pub(crate) const COMMIT_SECONDS_BOUNDS: &[f64] =
+    &[0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0];
 /// Upper bounds of the buckets for the number of events in a commit.
 pub(crate) const COMMIT_EVENTS_BOUNDS: &[f64] =
     &[1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0];

@@ -90,13 +90,13 @@ pub struct FailedRow {
     pub is_permanent: bool,
 }
 
-/// How many failed rows are retried, and how many are given up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What became of failed rows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failed {
-    /// Rows that are tried again after a backoff.
+    /// How many rows are tried again after a backoff.
     pub retried: u64,
-    /// Rows that are given up.
-    pub dead: u64,
+    /// The ids of the rows that are given up.
+    pub dead: Vec<String>,
 }
 
 /// Why a call of an outbox failed.

@@ -4,7 +4,7 @@ use crate::engine::{NewEvent, TopicId};
 use crate::error::PublishError;
 use crate::event_id::event_id_of;
 use prombus_protocol::{
-    BodyFields, Json, JsonError, PublishOptions, Topic, TopicFor, Uuid, push_json, put_body_end,
+    Addressee, BodyFields, Json, JsonError, PublishOptions, Topic, TopicFor, Uuid, push_json, put_body_end,
     put_body_head, put_body_topic, put_body_ts,
 };
 use serde::Serialize;
@@ -24,6 +24,8 @@ pub struct PublishBatch {
     /// The ts of the last plain body (an event without key, headers and other options), and where its first bytes are: the
     /// next plain body most likely begins with the same bytes.
     head: Option<(i64, Range<usize>)>,
+    /// The groups that events of the batch are addressed to. They must exist when the batch is appended.
+    addressees: Vec<Addressee>,
     /// The buffer that payloads are serialized into before they are checked.
     scratch: Vec<u8>,
     now_ms: i64,
@@ -50,6 +52,7 @@ impl PublishBatch {
             events: Vec::new(),
             topics: Vec::new(),
             head: None,
+            addressees: Vec::new(),
             scratch: Vec::new(),
             now_ms,
             max_payload_bytes,
@@ -62,6 +65,7 @@ impl PublishBatch {
         self.events.clear();
         self.topics.clear();
         self.head = None;
+        self.addressees.clear();
         self.now_ms = now_ms;
     }
 
@@ -185,8 +189,12 @@ impl PublishBatch {
             self.head = None;
             return Err(error.into());
         }
-        let is_tombstone = key.is_some() && self.bytes[payload_start..].trim_ascii() == b"null";
+        // States by key ignore an addressed event, so it deletes nothing.
+        let is_tombstone = key.is_some()
+            && options.addressee.is_none()
+            && self.bytes[payload_start..].trim_ascii() == b"null";
         put_body_end(&mut self.bytes);
+        self.addressees.extend(options.addressee.clone());
         let body = start..self.bytes.len();
         if self.topics.last() != Some(topic) {
             self.topics.push(topic.clone());
@@ -198,9 +206,13 @@ impl PublishBatch {
 
     /// Writes a body up to its payload.
     fn put_head(&mut self, topic: &Topic, ts: i64, options: &PublishOptions) {
-        let PublishOptions { id: _, ts: _, key, headers, tags, caused_by, sid } = options;
-        let is_plain =
-            key.is_none() && sid.is_none() && headers.is_empty() && tags.is_empty() && caused_by.is_empty();
+        let PublishOptions { id: _, ts: _, key, headers, tags, caused_by, sid, addressee } = options;
+        let is_plain = key.is_none()
+            && sid.is_none()
+            && headers.is_empty()
+            && tags.is_empty()
+            && caused_by.is_empty()
+            && addressee.is_none();
         if !is_plain {
             let fields = BodyFields {
                 ts,
@@ -211,6 +223,7 @@ impl PublishBatch {
                 headers,
                 caused_by,
                 tags,
+                addressee: addressee.as_ref(),
             };
             return put_body_head(&mut self.bytes, &fields);
         }
@@ -228,6 +241,11 @@ impl PublishBatch {
     /// The topics of its events. A topic may occur more than once.
     pub fn topics(&self) -> &[Topic] {
         &self.topics
+    }
+
+    /// The groups that its events are addressed to; empty for a batch of ordinary events.
+    pub fn addressees(&self) -> &[Addressee] {
+        &self.addressees
     }
 
     /// For each event, the index of its topic in [`Self::topics`].

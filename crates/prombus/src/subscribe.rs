@@ -10,6 +10,7 @@ mod pull_pace;
 pub use builder::{Subscribe, max_attempts};
 pub use deliveries::Deliveries;
 pub use handler::HandlerHandle;
+pub(crate) use handler::after_nack;
 
 use crate::backend::{Membership, Verdict};
 use crate::batch::{DeliveryBatch, PullLimit};

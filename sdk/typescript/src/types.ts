@@ -24,6 +24,14 @@ export interface EventRecord<T = unknown> {
   /** Ids of the events that led to this one. */
   caused_by?: UUID[];
   tags?: string[];
+  /** The only group that receives the event; absent if all groups do. Publishing it needs the scope `admin`. */
+  addressee?: Addressee;
+}
+
+/** A group, by its topic or pattern and its name. */
+export interface Addressee {
+  subscription: string;
+  group: string;
 }
 
 /** An event as the server sends it: `seq` is always present. */
@@ -40,6 +48,8 @@ export interface DeadLetter<T = unknown> {
   err: string;
   attempts: number;
   ts: Millis;
+  /** Topic or pattern of the group; absent in dead letters of older servers. */
+  subscription?: string;
 }
 
 /** The position of a group: all events up to and including this one are settled. */

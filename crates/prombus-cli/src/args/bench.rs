@@ -1,8 +1,10 @@
 //! Arguments of `bench`, and the loads that it can run.
 
+use super::json::JsonArgs;
 use super::number::{count, positive};
-use clap::builder::PossibleValue;
-use clap::{Args as ClapArgs, ValueEnum};
+use super::server::ServerArgs;
+use clap::builder::{PossibleValue, Resettable};
+use clap::{Arg, Args as ClapArgs, ValueEnum};
 use std::path::PathBuf;
 
 pub(super) const BENCH_HELP: &str = "\
@@ -111,16 +113,18 @@ impl ValueEnum for Load {
 
 /// Arguments of `bench`.
 #[derive(Debug, ClapArgs)]
+#[command(
+    mut_arg("url", |url| only_as_flag(url).help("Use this running server, e.g. ws://127.0.0.1:8090")),
+    mut_arg("context", |context| only_as_flag(context).help("Use the server of this context")),
+    // TLS is not measured.
+    mut_arg("ca_cert", |ca_cert| ca_cert.env(Resettable::Reset).hide(true))
+)]
 pub struct BenchArgs {
     /// The loads to run; all if none is named
     #[arg(value_name = "LOAD")]
     pub loads: Vec<Load>,
-    /// Use this running server, e.g. ws://127.0.0.1:8090
-    #[arg(long, value_name = "URL", conflicts_with = "in_process")]
-    pub url: Option<String>,
-    /// Token for that server
-    #[arg(long, env = "WS_TOKEN", hide_env_values = true)]
-    pub token: Option<String>,
+    #[command(flatten)]
+    pub server: ServerArgs,
     /// Measure the library inside this process, without a server
     #[arg(long)]
     pub in_process: bool,
@@ -160,9 +164,20 @@ pub struct BenchArgs {
     /// How many times to run all loads
     #[arg(long, value_name = "COUNT", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
-    /// Print JSON instead of a table
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub json: JsonArgs,
+}
+
+/// A variable or a context that is in use must not make a benchmark run against a server that others use.
+fn only_as_flag(arg: Arg) -> Arg {
+    arg.env(Resettable::Reset).conflicts_with("in_process")
+}
+
+impl BenchArgs {
+    /// Whether a running server is measured.
+    pub fn has_server(&self) -> bool {
+        self.server.url.is_some() || self.server.context.is_some()
+    }
 }
 
 fn size(text: &str) -> Result<usize, String> {

@@ -1,5 +1,6 @@
 //! Arguments of commands that work without a server: config, verify, repair, token.
 
+use super::json::JsonArgs;
 use crate::config::DATA;
 use crate::messages::one_line;
 use clap::builder::NonEmptyStringValueParser;
@@ -19,6 +20,8 @@ pub enum ConfigCommand {
     Check {
         /// The config file
         file: PathBuf,
+        #[command(flatten)]
+        json: JsonArgs,
     },
 }
 
@@ -28,9 +31,8 @@ pub struct VerifyArgs {
     /// The data folder
     #[arg(long, value_name = "DIR", env = "PROMBUS_DATA", default_value = DATA)]
     pub data: PathBuf,
-    /// Print the report as JSON
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub json: JsonArgs,
 }
 
 pub(super) const REPAIR_HELP: &str = "\
@@ -55,9 +57,33 @@ pub struct RepairArgs {
     /// Give up unreadable data: mark it as damaged
     #[arg(long)]
     pub accept_loss: bool,
-    /// Print the report as JSON
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub json: JsonArgs,
+}
+
+pub(super) const INSPECT_HELP: &str = "\
+Shows what a file of a data folder contains: the header and the frames of a segment with their positions (events, state \
+records of groups, topics, commits), the segments that a manifest lists, the topics of a checkpoint, and so on. Of payloads \
+only the sizes are shown. Checksums are checked. Nothing is changed; a server may be running. A copy must keep the file's \
+name, and a segment with a damaged header needs the MANIFEST in the same folder.
+
+Exit code: 0 no damage; 1 damage; 2 could not run (no such file, or not a file of a data folder).
+
+Examples:
+  prombus inspect prombus-data/MANIFEST
+  prombus inspect prombus-data/0000000000000001.seg --limit 20
+  prombus inspect prombus-data/0000000000000001.seg --json | grep '\"damaged\":true'";
+
+/// Arguments of `inspect`.
+#[derive(Debug, ClapArgs)]
+pub struct InspectArgs {
+    /// A file of a data folder
+    pub file: PathBuf,
+    /// Maximum number of lines
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
+    #[command(flatten)]
+    pub json: JsonArgs,
 }
 
 /// Subcommands of `token`.
@@ -71,9 +97,14 @@ pub enum TokenCommand {
         /// What the token allows: publish:<pattern>, subscribe:<pattern> or admin; may be given more than once
         #[arg(long, value_name = "SCOPE", value_parser = scope, default_values = ["publish:**", "subscribe:**"])]
         scope: Vec<Scope>,
+        #[command(flatten)]
+        json: JsonArgs,
     },
     /// Read a token from standard input and print its hash
-    Hash,
+    Hash {
+        #[command(flatten)]
+        json: JsonArgs,
+    },
 }
 
 fn scope(text: &str) -> Result<Scope, String> {

@@ -1,5 +1,6 @@
 //! Arguments of commands for a running server: topic, backup, outbox.
 
+use super::json::JsonArgs;
 use super::remote::ServerArgs;
 use crate::config::topic_keys;
 use clap::{Args as ClapArgs, Subcommand};
@@ -37,9 +38,8 @@ pub enum TopicCommand {
         /// Only topics whose names begin with this text
         #[arg(long, value_name = "TEXT")]
         prefix: Option<String>,
-        /// Print JSON instead of a table
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        json: JsonArgs,
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -47,9 +47,8 @@ pub enum TopicCommand {
     Show {
         /// The topic
         topic: String,
-        /// Print JSON instead of text
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        json: JsonArgs,
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -62,6 +61,8 @@ pub enum TopicCommand {
         #[arg(value_name = "KEY=VALUE", required = true)]
         settings: Vec<String>,
         #[command(flatten)]
+        json: JsonArgs,
+        #[command(flatten)]
         server: ServerArgs,
     },
     /// Delete a topic with all its events, and the groups that read only this topic
@@ -71,6 +72,8 @@ pub enum TopicCommand {
         /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
+        #[command(flatten)]
+        json: JsonArgs,
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -91,6 +94,8 @@ pub struct BackupArgs {
     /// A new or empty folder on the server's machine
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
+    #[command(flatten)]
+    pub json: JsonArgs,
     #[command(flatten)]
     pub server: ServerArgs,
 }
@@ -116,7 +121,7 @@ pub enum OutboxCommand {
 
 /// Arguments of `outbox drain`.
 #[derive(Debug, ClapArgs)]
-#[command(group(clap::ArgGroup::new("outbox").required(true)))]
+#[command(group(clap::ArgGroup::new("outbox").required(true)), mut_arg("url", |url| url.visible_alias("to")))]
 pub struct OutboxArgs {
     /// The SQLite database of the service
     #[arg(long, value_name = "FILE", group = "outbox")]
@@ -136,12 +141,6 @@ pub struct OutboxArgs {
     /// The MongoDB collection
     #[arg(long, value_name = "NAME", default_value = "outbox", requires = "mongodb")]
     pub collection: String,
-    /// The server to publish to: http://, https://, ws:// or wss://
-    #[arg(long, value_name = "URL", env = "PROMBUS_URL", default_value = "http://127.0.0.1:8090")]
-    pub to: String,
-    /// Token for that server; if neither this nor PROMBUS_TOKEN is set, WS_TOKEN is used
-    #[arg(long, env = "PROMBUS_TOKEN", hide_env_values = true)]
-    pub token: Option<String>,
     /// Name of this drainer in the rows that it claims; must be unique among running drainers [default: a new name]
     #[arg(long, value_name = "NAME")]
     pub worker: Option<String>,
@@ -160,4 +159,8 @@ pub struct OutboxArgs {
     /// Create the table or collection if it does not exist
     #[arg(long)]
     pub init: bool,
+    #[command(flatten)]
+    pub json: JsonArgs,
+    #[command(flatten)]
+    pub server: ServerArgs,
 }

@@ -1,22 +1,13 @@
 //! Arguments of the commands that read and publish events on a running server.
 
-use super::filter::Condition;
+use super::filter::{Condition, FilterArgs};
+use super::json::JsonArgs;
 use super::number::positive;
+pub use super::server::ServerArgs;
 use crate::time;
 use clap::{Args as ClapArgs, Subcommand};
 use prombus_client::Uuid;
 use std::path::PathBuf;
-
-/// The server to connect to.
-#[derive(Clone, Debug, ClapArgs)]
-pub struct ServerArgs {
-    /// The server's URL: http://, https://, ws:// or wss://
-    #[arg(long, value_name = "URL", env = "PROMBUS_URL", default_value = "http://127.0.0.1:8090")]
-    pub url: String,
-    /// Token for the server; if neither this nor PROMBUS_TOKEN is set, WS_TOKEN is used
-    #[arg(long, env = "PROMBUS_TOKEN", hide_env_values = true)]
-    pub token: Option<String>,
-}
 
 /// The time range of events to read.
 #[derive(Clone, Copy, Debug, ClapArgs)]
@@ -50,9 +41,8 @@ Examples:
 pub struct ExportArgs {
     /// The topic, or a pattern: * matches one segment of a name, ** any number
     pub topic: String,
-    /// Only events that match: key=…, tag=… or header.NAME=…; may be given more than once
-    #[arg(long = "filter", value_name = "FILTER")]
-    pub filters: Vec<Condition>,
+    #[command(flatten)]
+    pub filter: FilterArgs,
     /// Only the last N events; not for patterns
     #[arg(long, value_name = "N", value_parser = last_range(), conflicts_with_all = ["resume", "from", "from_ts"])]
     pub last: Option<u64>,
@@ -70,6 +60,9 @@ pub struct ExportArgs {
     /// Continue after the last complete line of the file
     #[arg(long, requires = "output")]
     pub resume: bool,
+    /// Print the summary of an export to a file as JSON
+    #[arg(long, requires = "output")]
+    pub json: bool,
     #[command(flatten)]
     pub server: ServerArgs,
 }
@@ -138,6 +131,8 @@ pub struct ImportArgs {
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
     pub from_line: u64,
     #[command(flatten)]
+    pub json: JsonArgs,
+    #[command(flatten)]
     pub server: ServerArgs,
 }
 
@@ -161,9 +156,8 @@ pub struct ReplayArgs {
     pub from: String,
     /// The topic to publish to
     pub to: String,
-    /// Only events that match: key=…, tag=… or header.NAME=…; may be given more than once
-    #[arg(long = "filter", value_name = "FILTER")]
-    pub filters: Vec<Condition>,
+    #[command(flatten)]
+    pub filter: FilterArgs,
     #[command(flatten)]
     pub times: TimeArgs,
     /// Print what would be published, and publish nothing
@@ -182,6 +176,8 @@ pub struct ReplayArgs {
     #[arg(long)]
     pub new_ids: bool,
     #[command(flatten)]
+    pub json: JsonArgs,
+    #[command(flatten)]
     pub server: ServerArgs,
 }
 
@@ -190,22 +186,38 @@ Examples:
   prombus dlq list
   prombus dlq show orders.new --limit 5
   prombus dlq redrive orders.new --group billing                 dry run
-  prombus dlq redrive orders.new --group billing --yes";
+  prombus dlq redrive orders.new --group billing --yes
+  prombus dlq discard orders.new --error-contains 'no such customer' --yes";
 
 const REDRIVE_HELP: &str = "\
-Publishes dead-lettered events to their topic again, with payload, key, headers and tags. caused_by contains the id of \
-the original event, and the header x-redrives counts how often the event was redriven. Every group of the topic receives the \
-events.
+Publishes the events of open dead letters to their topic again, with payload, key, headers and tags. caused_by contains \
+the id of the original event, and the header x-redrives counts how often the event was redriven. Only the group that gave \
+an event up receives it, which needs a token with the scope admin; with --all-groups, every group of the topic receives it. \
+Dead letters of older versions do not name the subscription of their group: they need --subscription or --all-groups.
 
-Without --yes nothing is published. The id of a new event is derived from the dead letter's id, so a dead letter is \
-redriven only once: after an interruption, run the same command again. Dead letters stay in their topic. If a redriven \
-event fails again, it makes a new dead letter. An event that was already redriven --max-redrives times is skipped.
+Without --yes nothing is published. Redriven dead letters stay in their topic, but are no longer open. The id of a new event \
+is derived from the dead letter's id, so a dead letter is redriven only once: after an interruption, run the same command \
+again. If a redriven event fails again, it makes a new dead letter. An event that was already redriven --max-redrives times \
+is skipped.
+
+Exit code: 0 all selected events were published; 1 some were not, e.g. because their group does not exist any more.
 
 Filters: key=…, tag=…, header.NAME=… of the original event; it must match all of them.
 
 Examples:
   prombus dlq redrive orders.new --error-contains timeout
-  prombus dlq redrive orders.new --error-contains timeout --rate 20 --yes";
+  prombus dlq redrive orders.new --error-contains timeout --rate 20 --yes
+  prombus dlq redrive orders.new --all-groups --yes";
+
+const DISCARD_HELP: &str = "\
+Marks open dead letters as discarded. They stay in their topic until its retention removes them, but are no longer open and \
+are not redriven. This cannot be undone. Without --yes nothing is marked. Needs a token with the scope admin.
+
+Filters: key=…, tag=…, header.NAME=… of the original event; it must match all of them.
+
+Examples:
+  prombus dlq discard orders.new --error-contains 'no such customer' --yes
+  prombus dlq discard orders.new 0196f1d0-1c2a-7b3c-8d4e-5f6071829304 --yes";
 
 /// Subcommands of `dlq`.
 #[derive(Debug, Subcommand)]
@@ -214,9 +226,12 @@ pub enum DlqCommand {
     List(DlqListArgs),
     /// Show the newest dead letters of a topic
     Show(DlqShowArgs),
-    /// Publish dead-lettered events again
+    /// Publish dead-lettered events again, to the group that gave them up
     #[command(after_help = REDRIVE_HELP)]
     Redrive(RedriveArgs),
+    /// Mark dead letters as discarded
+    #[command(after_help = DISCARD_HELP)]
+    Discard(DiscardArgs),
 }
 
 /// Arguments of `dlq list`.
@@ -240,6 +255,9 @@ pub struct DlqShowArgs {
     /// Only dead letters of this group
     #[arg(long)]
     pub group: Option<String>,
+    /// Also redriven and discarded dead letters
+    #[arg(long)]
+    pub all: bool,
     /// Print complete dead letters as JSON, one per line
     #[arg(long)]
     pub json: bool,
@@ -247,11 +265,9 @@ pub struct DlqShowArgs {
     pub server: ServerArgs,
 }
 
-/// Arguments of `dlq redrive`.
+/// Selects dead letters of a topic.
 #[derive(Debug, ClapArgs)]
-pub struct RedriveArgs {
-    /// The topic, with or without the prefix dlq.
-    pub topic: String,
+pub struct LetterSelection {
     /// Only dead letters of this group
     #[arg(long)]
     pub group: Option<String>,
@@ -261,6 +277,38 @@ pub struct RedriveArgs {
     /// Only dead letters whose error contains this text
     #[arg(long, value_name = "TEXT")]
     pub error_contains: Option<String>,
+}
+
+/// Arguments of `dlq discard`.
+#[derive(Debug, ClapArgs)]
+pub struct DiscardArgs {
+    /// The topic, with or without the prefix dlq.
+    pub topic: String,
+    /// Only these dead letters: their ids as `dlq show` prints them
+    #[arg(value_name = "ID")]
+    pub ids: Vec<Uuid>,
+    #[command(flatten)]
+    pub selection: LetterSelection,
+    /// Mark the dead letters
+    #[arg(long)]
+    pub yes: bool,
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+/// Arguments of `dlq redrive`.
+#[derive(Debug, ClapArgs)]
+pub struct RedriveArgs {
+    /// The topic, with or without the prefix dlq.
+    pub topic: String,
+    #[command(flatten)]
+    pub selection: LetterSelection,
+    /// Publish to every group of the topic, not only to the group that gave the event up
+    #[arg(long)]
+    pub all_groups: bool,
+    /// The topic or pattern of the group, for dead letters of older versions, which do not name it
+    #[arg(long, value_name = "TOPIC|PATTERN", conflicts_with = "all_groups")]
+    pub subscription: Option<String>,
     /// Dry run (the default unless --yes is given)
     #[arg(long, conflicts_with = "yes")]
     pub dry_run: bool,

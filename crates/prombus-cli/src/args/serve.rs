@@ -8,7 +8,7 @@ A config file is read only if --config or PROMBUS_CONFIG names it.
 Precedence: flag, then environment variable, then config file, then default.
 
 Environment:
-  WS_PORT          listen on this port of 127.0.0.1 (--listen and PROMBUS_LISTEN take precedence)
+  WS_PORT          listen on this port of 127.0.0.1 (--listen, --port and PROMBUS_LISTEN take precedence)
   HTTP_PORT        also listen on this port of 127.0.0.1
   WS_TOKEN         a token that allows everything; if neither this nor a token or JWT key in the
                    config file is set, only clients on this machine have access
@@ -20,7 +20,7 @@ Environment:
 Examples:
   prombus serve
   prombus serve --demo --store memory:
-  prombus serve --listen 127.0.0.1:9000 --data /var/lib/prombus
+  prombus serve --port 9000 --data /var/lib/prombus
   WS_TOKEN=secret prombus serve --listen 0.0.0.0:8090 --tls-cert cert.pem --tls-key key.pem
   prombus serve --store memory: --log debug
   PROMBUS_STORE=mongodb://user:password@db1,db2,db3/bus prombus serve --advertise 10.0.0.5:8090";

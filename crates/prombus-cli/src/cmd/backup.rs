@@ -55,6 +55,10 @@ async fn backup(args: &BackupArgs) -> anyhow::Result<()> {
         bail!("the connection to the server was lost; the backup in {shown} is incomplete");
     }
     let mut out = stdout();
+    if args.json.json {
+        writeln!(out, "{}", serde_json::json!({ "folder": name, "complete": true }))?;
+        return Ok(());
+    }
     writeln!(out, "the backup is in {shown}")?;
     writeln!(out, "check it:  prombus verify --data {shown}")?;
     writeln!(out, "serve it:  prombus serve --data {shown}")?;

@@ -35,7 +35,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         }
     }
     let is_clean = rows.iter().all(|row| row.measurement.balance.is_clean());
-    let text = if args.json { report::json(args, &rows)? } else { report::text(args, &rows) };
+    let text = if args.json.json { report::json(args, &rows)? } else { report::text(args, &rows) };
     writeln!(stdout(), "{text}")?;
     if !is_clean {
         print_error("not every message arrived once and in order; see the last columns");

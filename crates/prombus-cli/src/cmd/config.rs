@@ -4,6 +4,7 @@ use crate::args::ConfigCommand;
 use crate::config::{check, default_file};
 use crate::messages::io_reason;
 use anyhow::{Context, anyhow};
+use serde_json::json;
 use std::io::{ErrorKind, Write, stdout};
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,16 +20,20 @@ pub fn run(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
             Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("printing the config"),
             _ => Ok(ExitCode::SUCCESS),
         },
-        ConfigCommand::Check { file } => check_file(file),
+        ConfigCommand::Check { file, json } => check_file(file, json.json),
     }
 }
 
-fn check_file(file: &Path) -> anyhow::Result<ExitCode> {
+fn check_file(file: &Path, is_json: bool) -> anyhow::Result<ExitCode> {
     let name = file.display().to_string();
     let text = std::fs::read_to_string(file)
         .map_err(|error| anyhow!("cannot read {name}: {}", io_reason(&error)))?;
     let faults = check(&name, &text);
     let mut out = stdout().lock();
+    if is_json {
+        writeln!(out, "{}", json!({ "file": name, "ok": faults.is_empty(), "faults": faults }))?;
+        return Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
     if faults.is_empty() {
         writeln!(out, "{name}: ok")?;
         return Ok(ExitCode::SUCCESS);

@@ -1,7 +1,10 @@
-//! `prombus dlq`: lists dead letters and publishes their events again.
+//! `prombus dlq`: lists dead letters, publishes their events again, and discards them.
 
+mod discard;
 mod letters;
+mod list;
 mod redrive;
+mod redriver;
 mod show;
 
 use crate::args::DlqCommand;
@@ -14,9 +17,10 @@ use std::process::ExitCode;
 /// When the server refuses the request or cannot be reached.
 pub fn run(command: &DlqCommand) -> anyhow::Result<ExitCode> {
     match command {
-        DlqCommand::List(args) => block_on(show::list(args))?,
+        DlqCommand::List(args) => block_on(list::list(args))?,
         DlqCommand::Show(args) => block_on(show::show(args))?,
         DlqCommand::Redrive(args) => return block_on(redrive::redrive(args)),
+        DlqCommand::Discard(args) => return block_on(discard::discard(args)),
     }
     Ok(ExitCode::SUCCESS)
 }

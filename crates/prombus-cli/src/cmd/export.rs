@@ -3,6 +3,7 @@
 use super::{progress, server_client};
 use crate::args::filter::{self, Condition};
 use crate::args::{ExportArgs, ExportFrom, Order};
+use crate::messages::counted;
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
 use prombus_client::{After, History, HistoryQuery, Uuid};
@@ -48,13 +49,13 @@ async fn export(args: &ExportArgs) -> anyhow::Result<()> {
     }
     let query = query_of(args, topic.as_ref().map(|topic| topic.last_seq), last);
     let bar = progress::events(topic.map_or(0, |topic| topic.count));
-    let mut history = client.history(&args.topic, query).filter(filter::for_server(&args.filters));
+    let mut history = client.history(&args.topic, query).filter(filter::for_server(&args.filter.filters));
     let mut out: Box<dyn Write> = match &file {
         Some(file) => Box::new(BufWriter::with_capacity(256 * 1024, file)),
         None => Box::new(BufWriter::with_capacity(256 * 1024, stdout())),
     };
     let mut written = Written::default();
-    let exported = write_events(&mut history, &args.filters, &mut out, &bar, &mut written).await;
+    let exported = write_events(&mut history, &args.filter.filters, &mut out, &bar, &mut written).await;
     bar.finish_and_clear();
     // After a failure the file keeps the events received so far.
     out.flush()?;
@@ -67,7 +68,12 @@ async fn export(args: &ExportArgs) -> anyhow::Result<()> {
     exported.with_context(|| {
         format!("{events} events were written to {path}, which is incomplete; --resume continues after them")
     })?;
-    writeln!(stdout(), "{path}: {events} events, {bytes} bytes")?;
+    if args.json {
+        let file = path.to_string();
+        writeln!(stdout(), "{}", serde_json::json!({ "file": file, "events": events, "bytes": bytes }))?;
+    } else {
+        writeln!(stdout(), "{path}: {}, {}", counted(events, "event"), counted(bytes, "byte"))?;
+    }
     Ok(())
 }
 

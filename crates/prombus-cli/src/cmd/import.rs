@@ -3,16 +3,17 @@
 //! A thread reads and checks lines ahead of the publisher. Chunks are sent one after the other, so that when a bad line is
 //! reported all lines before it are on the server's disk.
 
-mod line;
+pub(super) mod line;
 mod reader;
 
 use super::{progress, server_client};
 use crate::args::ImportArgs;
-use crate::messages::{one_line, print_error};
+use crate::messages::{counted, one_line, print_error, was};
 use anyhow::bail;
 use indicatif::ProgressBar;
 use prombus_client::{ErrorCode, PublishError, Publisher, Setback};
 use reader::{Chunk, LineBatch, LineReader};
+use serde_json::json;
 use std::io::{IsTerminal, Write, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -66,14 +67,25 @@ async fn import(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     let ended = send_all(args, &mut found, &mut publisher, &bar, &mut tally).await;
     bar.finish_and_clear();
     let Tally { imported, duplicates, bad, .. } = tally;
-    writeln!(stdout(), "{imported} events imported, {duplicates} were already there")?;
+    let text = match args.json.json {
+        true => {
+            let complete = ended.is_ok() && bad == 0;
+            json!({ "imported": imported, "duplicates": duplicates, "bad": bad, "complete": complete })
+                .to_string()
+        }
+        false => {
+            let (events, were) = (counted(imported, "event"), was(duplicates));
+            format!("{events} imported, {duplicates} {were} already there")
+        }
+    };
+    writeln!(stdout(), "{text}")?;
     if let Err(error) = ended {
         print_error(&one_line(&error));
         print_error(&tally.how_to_continue());
         return Ok(ExitCode::FAILURE);
     }
     if bad > 0 {
-        print_error(&format!("{bad} bad lines were skipped"));
+        print_error(&format!("{} {} skipped", counted(bad, "bad line"), was(bad)));
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)

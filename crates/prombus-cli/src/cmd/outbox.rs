@@ -4,11 +4,12 @@ mod remote;
 mod source;
 
 use super::server_client;
-use crate::args::{OutboxArgs, OutboxCommand, ServerArgs};
+use crate::args::{OutboxArgs, OutboxCommand};
 use crate::config::{LogFormat, LogSettings};
-use crate::messages::print_error;
+use crate::messages::{counted, print_error, was};
 use prombus::outbox::{DrainerCounts, OutboxDrainer};
 use remote::Remote;
+use serde_json::json;
 use source::Source;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
@@ -28,10 +29,12 @@ pub fn run(command: &OutboxCommand) -> anyhow::Result<ExitCode> {
 
 async fn drain(args: &OutboxArgs) -> anyhow::Result<ExitCode> {
     let source = Source::open(args).await?;
-    let client = server_client::client(&ServerArgs { url: args.to.clone(), token: args.token.clone() })?;
+    let client = server_client::client(&args.server)?;
     let address = client.address().clone();
-    if args.once {
-        client.open().await?;
+    match client.open().await {
+        // A server that cannot be reached now may be reached later. Waiting does not change a certificate or a token.
+        Err(error) if args.once || !error.is_passing() => return Err(error.into()),
+        _ => {}
     }
     let mut drainer = OutboxDrainer::new(source.store(), Arc::new(Remote::new(client)))
         .batch_size(args.batch)
@@ -45,7 +48,7 @@ async fn drain(args: &OutboxArgs) -> anyhow::Result<ExitCode> {
         let drained = drainer.drain().await;
         let counts = drainer.counts();
         if let Err(error) = drained {
-            print_counts(&counts)?;
+            print_counts(&counts, args.json.json)?;
             return Err(error.into());
         }
         counts
@@ -58,10 +61,12 @@ async fn drain(args: &OutboxArgs) -> anyhow::Result<ExitCode> {
                 _ = interrupt.recv() => {}
             }
         };
-        writeln!(stdout(), "draining {source} to {address}; Ctrl-C stops")?;
+        if !args.json.json {
+            writeln!(stdout(), "draining {source} to {address}; Ctrl-C stops")?;
+        }
         drainer.run_until(stopped).await
     };
-    print_counts(&counts)?;
+    print_counts(&counts, args.json.json)?;
     let left = source.counts().await?;
     // Pending rows were added after the drainer's last check and are not a failure. Rows that are claimed or have an error are
     // unfinished, whichever drainer holds them.
@@ -71,7 +76,7 @@ async fn drain(args: &OutboxArgs) -> anyhow::Result<ExitCode> {
         .filter(|(status, _)| *status != "sent")
         .map(|(status, rows)| format!("{rows} {status}"))
         .collect();
-    if !left.is_empty() {
+    if !left.is_empty() && !args.json.json {
         writeln!(stdout(), "left in {source}: {}", left.join(", "))?;
     }
     if args.once && (counts.errors > 0 || is_unfinished) {
@@ -81,11 +86,19 @@ async fn drain(args: &OutboxArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_counts(counts: &DrainerCounts) -> anyhow::Result<()> {
-    let DrainerCounts { published, duplicates, errors, dead, .. } = counts;
-    writeln!(
-        stdout(),
-        "{published} events published, {duplicates} were already there, {errors} failed attempts, {dead} rows given up"
-    )?;
+fn print_counts(counts: &DrainerCounts, is_json: bool) -> anyhow::Result<()> {
+    let DrainerCounts { published, duplicates, errors, dead, .. } = *counts;
+    let text = match is_json {
+        true => json!({ "published": published, "duplicates": duplicates, "errors": errors, "dead": dead })
+            .to_string(),
+        false => format!(
+            "{} published, {duplicates} {} already there, {}, {} given up",
+            counted(published, "event"),
+            was(duplicates),
+            counted(errors, "failed attempt"),
+            counted(dead, "row"),
+        ),
+    };
+    writeln!(stdout(), "{text}")?;
     Ok(())
 }

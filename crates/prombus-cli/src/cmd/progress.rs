@@ -1,6 +1,6 @@
 //! Progress bars on stderr. There are none when stderr is not a terminal.
 
-use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 use std::io::{IsTerminal, stderr};
 
 const EVENTS: &str = "{bar:40} {human_pos} of {human_len} events, {msg}{per_sec}, {eta} left";
@@ -27,11 +27,12 @@ pub fn size(bytes: u64) -> String {
     format!("{}, ", HumanBytes(bytes))
 }
 
-/// A bar with this template; hidden if stderr is not a terminal.
+/// A bar with this template; hidden if stderr is not a terminal. It is removed from the screen when it is dropped, also after an error.
 pub fn bar(total: u64, template: &str) -> ProgressBar {
     if !stderr().is_terminal() {
         return ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
     }
     let style = ProgressStyle::with_template(template);
-    ProgressBar::new(total).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(total).with_style(style).with_finish(ProgressFinish::AndClear)
 }

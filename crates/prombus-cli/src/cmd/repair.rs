@@ -3,7 +3,7 @@
 use super::progress;
 use super::verify::{failure, faults_as_json, places_as_json};
 use crate::args::RepairArgs;
-use crate::messages::print_error;
+use crate::messages::{counted, print_error};
 use prombus_log::{Progress, RepairReport, repair};
 use serde_json::json;
 use std::io::{Write, stdout};
@@ -31,7 +31,7 @@ pub fn run(args: &RepairArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(COULD_NOT_RUN));
         }
     };
-    let text = if args.json { as_json(&args.data, &report) } else { as_text(&args.data, &report) };
+    let text = if args.json.json { as_json(&args.data, &report) } else { as_text(&args.data, &report) };
     writeln!(stdout(), "{text}")?;
     let is_resolved = report.places.is_empty() || report.is_accepted;
     Ok(if is_resolved { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -44,10 +44,12 @@ fn as_text(folder: &Path, report: &RepairReport) -> String {
     let folder = folder.display();
     lines.push(match (report.places.len(), report.is_accepted) {
         (0, _) => format!("{folder}: nothing is lost; all required data can be read"),
+        (1, true) => format!("{folder}: 1 place is marked as damaged"),
         (count, true) => format!("{folder}: {count} places are marked as damaged"),
         (count, false) => format!(
-            "{folder}: {count} places cannot be read. Nothing was changed. If possible, copy the folder to another disk first. \
-             To give up the listed data, run the command again with --accept-loss"
+            "{folder}: {} cannot be read. Nothing was changed. If possible, copy the folder to another disk first. \
+             To give up the listed data, run the command again with --accept-loss",
+            counted(count as u64, "place")
         ),
     });
     lines.join("\n")

@@ -4,9 +4,10 @@ use super::republish::Republisher;
 use super::table::shortened;
 use super::{progress, server_client};
 use crate::args::{ReplayArgs, filter};
-use crate::messages::{one_line, print_error};
+use crate::messages::{counted, one_line, print_error, was};
 use anyhow::bail;
 use prombus_client::{Client, EventRecord, History, HistoryQuery, Record, Uuid};
+use serde_json::json;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
@@ -37,7 +38,7 @@ async fn replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
         last: args.last,
         ..HistoryQuery::default()
     };
-    let history = client.history(&args.from, query).filter(filter::for_server(&args.filters));
+    let history = client.history(&args.from, query).filter(filter::for_server(&args.filter.filters));
     if args.dry_run {
         return dry_run(args, history).await;
     }
@@ -49,24 +50,30 @@ async fn dry_run(args: &ReplayArgs, mut history: History) -> anyhow::Result<Exit
     let mut out = stdout();
     let mut count = 0;
     while let Some(found) = history.next().await? {
-        if !filter::matches(&args.filters, &found.event) {
+        if !filter::matches(&args.filter.filters, &found.event) {
             continue;
         }
         count += 1;
-        if count <= SHOWN {
+        if count <= SHOWN && !args.json.json {
             writeln!(out, "{}", line_of(&found.event))?;
         }
         if args.limit == Some(count) {
             break;
         }
     }
+    if args.json.json {
+        writeln!(out, "{}", json!({ "from": args.from, "to": args.to, "dry_run": true, "events": count }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if count > SHOWN {
         writeln!(out, "… and {} more", count - SHOWN)?;
     }
     writeln!(
         out,
-        "{count} events of {} would be published to {}; nothing was published",
-        args.from, args.to
+        "{} of {} would be published to {}; nothing was published",
+        counted(count, "event"),
+        args.from,
+        args.to
     )?;
     Ok(ExitCode::SUCCESS)
 }
@@ -78,14 +85,13 @@ async fn copy(
     total: u64,
 ) -> anyhow::Result<ExitCode> {
     let bar = progress::events(total);
-    // The limit counts duplicates too, so that a dry run, which cannot recognise them, selects the same events. The republisher's
-    // own limit counts only new events, so the limit is checked here.
-    let mut copies = Republisher::new(client, args.rate, None, &bar);
+    // The limit counts duplicates too, so that a dry run, which cannot recognise them, selects the same events.
+    let mut copies = Republisher::new(client, args.rate, &bar);
     let mut count = 0;
     let copied: anyhow::Result<()> = async {
         while let Some(found) = history.next().await? {
             bar.inc(1);
-            if !filter::matches(&args.filters, &found.event) {
+            if !filter::matches(&args.filter.filters, &found.event) {
                 continue;
             }
             let mut record = Record::copy_of(&found.event, &args.to);
@@ -103,12 +109,18 @@ async fn copy(
     .await;
     bar.finish_and_clear();
     let Republisher { published, duplicates, .. } = copies;
-    writeln!(
-        stdout(),
-        "{published} events of {} published to {}, {duplicates} were already there",
-        args.from,
-        args.to
-    )?;
+    let text = match args.json.json {
+        true => json!({ "from": args.from, "to": args.to, "published": published, "duplicates": duplicates })
+            .to_string(),
+        false => format!(
+            "{} of {} published to {}, {duplicates} {} already there",
+            counted(published, "event"),
+            args.from,
+            args.to,
+            was(duplicates)
+        ),
+    };
+    writeln!(stdout(), "{text}")?;
     if let Err(error) = copied {
         print_error(&one_line(&error));
         print_error(match args.new_ids {

@@ -1,5 +1,4 @@
-//! Publishes copies of events for `replay` and `dlq redrive`: in chunks, at a limited rate, up to a maximum number. Counts the
-//! results.
+//! Publishes copies of events for `replay`: in chunks and at a limited rate. Counts the results.
 
 use super::rate_limiter::RateLimiter;
 use crate::messages::print_error;
@@ -16,8 +15,6 @@ const CHUNK_BYTES: usize = 2 << 20;
 pub struct Republisher {
     publisher: Publisher,
     rate: RateLimiter,
-    /// Maximum number of new events.
-    limit: Option<u64>,
     /// Copies that are not published yet.
     chunk: Vec<Record>,
     /// The approximate size of `chunk`.
@@ -29,33 +26,24 @@ pub struct Republisher {
 }
 
 impl Republisher {
-    pub fn new(client: Client, per_second: Option<f64>, limit: Option<u64>, bar: &ProgressBar) -> Self {
+    pub fn new(client: Client, per_second: Option<f64>, bar: &ProgressBar) -> Self {
         let bar = bar.clone();
         let publisher = Publisher::new(client).on_setback(move |setback| match setback {
             Setback::RateLimited => bar.set_message("waiting for a rate limit, "),
             Setback::Unavailable(why) => bar.suspend(|| print_error(&format!("{why}; retrying"))),
         });
         let rate = RateLimiter::new(per_second);
-        Self { publisher, rate, limit, chunk: Vec::new(), chunk_bytes: 0, published: 0, duplicates: 0 }
+        Self { publisher, rate, chunk: Vec::new(), chunk_bytes: 0, published: 0, duplicates: 0 }
     }
 
     /// Adds a copy to the chunk, and publishes the chunk when it is full.
     pub async fn add(&mut self, record: Record) -> anyhow::Result<()> {
         self.chunk_bytes += record.byte_count();
         self.chunk.push(record);
-        // Duplicates do not count towards the limit, and are known only from the responses. So a chunk never has more copies than
-        // the limit still allows.
-        let room = self.limit.map_or(u64::MAX, |limit| limit - self.published);
-        let full = self.rate.chunk_size(CHUNK_EVENTS).min(usize::try_from(room).unwrap_or(usize::MAX));
-        if self.chunk.len() >= full || self.chunk_bytes >= CHUNK_BYTES {
+        if self.chunk.len() >= self.rate.chunk_size(CHUNK_EVENTS) || self.chunk_bytes >= CHUNK_BYTES {
             self.flush().await?;
         }
         Ok(())
-    }
-
-    /// Whether the limit is reached.
-    pub fn is_done(&self) -> bool {
-        self.limit.is_some_and(|limit| self.published >= limit)
     }
 
     /// Publishes the chunk and waits until it is on the server's disk.

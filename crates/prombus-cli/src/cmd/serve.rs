@@ -3,16 +3,17 @@
 //! A server has its own store, or it is a gateway: one of several servers that share a store (see `shared`).
 
 mod banner;
+mod certificate_expiry;
 mod demo;
 mod gateway;
 mod mongodb;
 mod run_until_stopped;
 mod shared;
 mod sighup_reload;
-mod stop_signals;
+pub mod stop_signals;
 
 use crate::args::ServeArgs;
-use crate::config::{self, BusSettings, ConfigError, Environment, Settings, StoreChoice};
+use crate::config::{self, BusSettings, ConfigError, Environment, Loaded, StoreChoice};
 use crate::logging;
 use crate::messages::print_error;
 use anyhow::{Context, anyhow};
@@ -20,6 +21,7 @@ use gateway::{CLOSE_TIMEOUT, announce, builder, listen_failure, open_failure, ra
 use prombus::{Backend, Bus, OpenError, TopicRule};
 use prombus_server::Server;
 use run_until_stopped::run_until_stopped;
+use sighup_reload::Reloader;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,17 +49,18 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.context("cannot start the runtime")?;
-    let served = runtime.block_on(serve(args, &loaded.settings));
+    let served = runtime.block_on(serve(args, &loaded));
     // Serving is over: do not wait for tasks that still run.
     runtime.shutdown_background();
     served.map(|()| ExitCode::SUCCESS)
 }
 
-async fn serve(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
+async fn serve(args: &ServeArgs, loaded: &Loaded) -> anyhow::Result<()> {
+    let settings = &loaded.settings;
     if let StoreChoice::MongoDb(url) = &settings.bus.store {
         let store =
             mongodb::connect(url, &settings.bus).await.map_err(|error| anyhow!(open_failure(error)))?;
-        return shared::serve(args, settings, store).await;
+        return shared::serve(args, loaded, store).await;
     }
     let bus = open(&settings.bus, demo::topic_rules(args.demo, &settings.bus.topics))
         .await
@@ -74,8 +77,10 @@ async fn serve(args: &ServeArgs, settings: &Settings) -> anyhow::Result<()> {
     // Installed before the server is announced, so that a signal right after the announcement is not lost.
     let signals = Signals::install().context("cannot watch for signals")?;
     let reloaded = Arc::clone(&backend);
-    sighup_reload::on_hangup(args.clone(), settings.clone(), move |rules| reloaded.set_topic_rules(rules))
-        .context("cannot watch for SIGHUP")?;
+    let set_topic_rules = move |rules| reloaded.set_topic_rules(rules);
+    let reloader = Reloader::new(args, loaded, server.reload_handle(), set_topic_rules);
+    reloader.watch().context("cannot watch for SIGHUP")?;
+    certificate_expiry::watch(server.reload_handle());
     if args.demo {
         // The demo ends when the store is closed.
         demo::start(&bus).await?;

@@ -1,6 +1,7 @@
 //! The HTTP client of commands that use a running server, and the topic list.
 
 use crate::args::ServerArgs;
+use crate::contexts::{Chosen, choose};
 use prombus_client::{Client, ClientError};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -23,9 +24,15 @@ pub struct TopicView {
 
 /// A client for the server that the arguments name.
 pub fn client(args: &ServerArgs) -> anyhow::Result<Client> {
-    let token =
-        args.token.clone().or_else(|| std::env::var("WS_TOKEN").ok()).filter(|token| !token.is_empty());
-    Ok(Client::new(&args.url, token.as_deref())?)
+    let Chosen { url, token, ca_cert } = choose(args)?;
+    let mut builder = Client::builder(&url);
+    if let Some(token) = &token {
+        builder = builder.token(token);
+    }
+    if let Some(file) = &ca_cert {
+        builder = builder.ca_cert(file);
+    }
+    Ok(builder.build()?)
 }
 
 /// Runs a command's future to completion.

@@ -3,6 +3,7 @@
 use crate::args::TokenCommand;
 use anyhow::{Context, bail};
 use prombus_server::{Scope, TokenHash};
+use serde_json::json;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write, stderr, stdin, stdout};
 use std::process::ExitCode;
@@ -19,15 +20,22 @@ const TOKEN_BYTES: usize = 32;
 /// When the system provides no random bytes, or standard input has no usable token.
 pub fn run(command: &TokenCommand) -> anyhow::Result<ExitCode> {
     match command {
-        TokenCommand::New { name, scope } => new(name, scope),
-        TokenCommand::Hash => hash(),
+        TokenCommand::New { name, scope, json } => new(name, scope, json.json),
+        TokenCommand::Hash { json } => hash(json.json),
     }
 }
 
-fn new(name: &str, scopes: &[Scope]) -> anyhow::Result<ExitCode> {
+fn new(name: &str, scopes: &[Scope], is_json: bool) -> anyhow::Result<ExitCode> {
     let token = random_token()?;
-    let block = config_block(name, &TokenHash::of(&token), scopes);
+    let hash = TokenHash::of(&token);
     let mut out = stdout().lock();
+    if is_json {
+        let scopes: Vec<String> = scopes.iter().map(Scope::to_string).collect();
+        let made = json!({ "token": token, "name": name, "hash": hash.to_string(), "scopes": scopes });
+        writeln!(out, "{made}")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let block = config_block(name, &hash, scopes);
     writeln!(out, "# The token. It is shown only once; give it to the client:\n{token}\n")?;
     writeln!(out, "# For the config file. The hash does not reveal the token:\n{block}")?;
     Ok(ExitCode::SUCCESS)
@@ -53,7 +61,7 @@ fn random_token() -> anyhow::Result<String> {
     Ok(token)
 }
 
-fn hash() -> anyhow::Result<ExitCode> {
+fn hash(is_json: bool) -> anyhow::Result<ExitCode> {
     if stdin().is_terminal() {
         write!(stderr(), "token: ")?;
     }
@@ -66,7 +74,8 @@ fn hash() -> anyhow::Result<ExitCode> {
     if token.trim() != token {
         bail!("the token begins or ends with a space; clients would not send it");
     }
-    writeln!(stdout(), "{}", TokenHash::of(token))?;
+    let hash = TokenHash::of(token).to_string();
+    writeln!(stdout(), "{}", if is_json { json!({ "hash": hash }).to_string() } else { hash })?;
     Ok(ExitCode::SUCCESS)
 }
 

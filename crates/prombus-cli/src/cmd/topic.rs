@@ -2,13 +2,15 @@
 
 use super::server_client::{self, TopicPages, TopicView};
 use super::table::{Side, lines};
-use crate::args::TopicCommand;
+use crate::args::{JsonArgs, TopicCommand};
+use crate::config::topic_value;
+use crate::messages::counted;
 use crate::time;
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use indicatif::HumanBytes;
 use prombus::TopicOptions;
 use prombus_client::{Client, ClientError};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::io::{IsTerminal, Write, stderr, stdin, stdout};
 use std::process::ExitCode;
 
@@ -19,17 +21,17 @@ use std::process::ExitCode;
 pub fn run(command: &TopicCommand) -> anyhow::Result<ExitCode> {
     server_client::block_on(async {
         match command {
-            TopicCommand::List { prefix, json, server } => {
+            TopicCommand::List { prefix, json: JsonArgs { json }, server } => {
                 list(&server_client::client(server)?, prefix.as_deref().unwrap_or(""), *json).await
             }
-            TopicCommand::Show { topic, json, server } => {
+            TopicCommand::Show { topic, json: JsonArgs { json }, server } => {
                 show(&server_client::client(server)?, topic, *json).await
             }
-            TopicCommand::Set { topic, settings, server } => {
-                set(&server_client::client(server)?, topic, settings).await
+            TopicCommand::Set { topic, settings, json: JsonArgs { json }, server } => {
+                set(&server_client::client(server)?, topic, settings, *json).await
             }
-            TopicCommand::Delete { topic, yes, server } => {
-                delete(&server_client::client(server)?, topic, *yes).await
+            TopicCommand::Delete { topic, yes, json: JsonArgs { json }, server } => {
+                delete(&server_client::client(server)?, topic, *yes, *json).await
             }
         }
     })?;
@@ -148,11 +150,15 @@ fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-async fn set(client: &Client, name: &str, settings: &[String]) -> anyhow::Result<()> {
+async fn set(client: &Client, name: &str, settings: &[String], json: bool) -> anyhow::Result<()> {
     let topic = server_client::known_topic(client, name).await?;
     let merged = merged(topic.set.unwrap_or_default(), settings)?;
-    let topic: TopicView = client.put_json(&path(name), &merged).await?;
-    write!(stdout(), "{}", described(&topic))?;
+    let answer: Value = client.put_json(&path(name), &merged).await?;
+    if json {
+        writeln!(stdout(), "{answer}")?;
+        return Ok(());
+    }
+    write!(stdout(), "{}", described(&serde_json::from_value(answer)?))?;
     Ok(())
 }
 
@@ -164,26 +170,40 @@ fn merged(mut set: Map<String, Value>, changes: &[String]) -> anyhow::Result<Top
             // Days and milliseconds are two units of one setting: the new value replaces either.
             set.retain(|name, _| name != "retention_days" && name != "retention_ms");
         }
-        if text.is_empty() {
-            // `null` removes a setting. An unknown key is reported below.
-            set.insert(key.to_owned(), Value::Null);
-        } else {
-            // The name of a topic is a string even if it looks like a number.
-            let is_text = key == "snapshot_topic";
-            let parsed = (!is_text).then(|| serde_json::from_str(text).ok()).flatten();
-            set.insert(key.to_owned(), parsed.unwrap_or_else(|| Value::String(text.to_owned())));
-        }
+        let value = match text {
+            // `null` removes a setting. Any text shows whether there is such a key.
+            "" => {
+                topic_value(key, "1").map(|_| Value::Null).or_else(|why| match why.starts_with("unknown") {
+                    true => Err(why),
+                    false => Ok(Value::Null),
+                })
+            }
+            _ => topic_value(key, text).map(json_of),
+        };
+        set.insert(key.to_owned(), value.map_err(|why| anyhow!(why))?);
         let one = Map::from_iter([(key.to_owned(), set.get(key).cloned().unwrap_or_default())]);
-        serde_json::from_value::<TopicOptions>(Value::Object(one)).with_context(|| change.clone())?;
+        serde_json::from_value::<TopicOptions>(Value::Object(one))
+            .map_err(|_| anyhow!("{change}: the value is out of range"))?;
     }
     let options: TopicOptions = serde_json::from_value(Value::Object(set))?;
     options.check()?;
     Ok(options)
 }
 
-async fn delete(client: &Client, name: &str, yes: bool) -> anyhow::Result<()> {
+/// A value of the config file as JSON.
+fn json_of(value: toml::Value) -> Value {
+    match value {
+        toml::Value::Boolean(value) => value.into(),
+        toml::Value::Integer(value) => value.into(),
+        toml::Value::Float(value) => value.into(),
+        toml::Value::String(text) => text.into(),
+        other => other.to_string().into(),
+    }
+}
+
+async fn delete(client: &Client, name: &str, yes: bool, json: bool) -> anyhow::Result<()> {
     let topic = server_client::known_topic(client, name).await?;
-    let what = format!("{name} with its {} events", topic.count);
+    let what = format!("{name} with its {}", counted(topic.count, "event"));
     if !yes {
         if !stdin().is_terminal() {
             bail!("nothing was deleted; add --yes to delete {what}");
@@ -196,7 +216,10 @@ async fn delete(client: &Client, name: &str, yes: bool) -> anyhow::Result<()> {
         }
     }
     let _: Value = client.delete_json(&path(name)).await?;
-    writeln!(stdout(), "deleted {what}")?;
+    match json {
+        true => writeln!(stdout(), "{}", json!({ "topic": name, "events": topic.count, "deleted": true }))?,
+        false => writeln!(stdout(), "deleted {what}")?,
+    }
     Ok(())
 }
 
@@ -227,15 +250,23 @@ mod tests {
     #[test]
     fn an_invalid_change_is_named_in_the_error() {
         let cases = [
-            ("retention=3", "unknown field"),
+            ("retention_day=3", "unknown setting \"retention_day\"; did you mean retention_days?"),
             ("retention_days", "KEY=VALUE"),
-            ("compaction=maybe", "compaction=maybe"),
+            ("compaction=maybe", "compaction=maybe: expected true or false"),
+            ("retention_days=soon", "retention_days=soon: expected a number"),
+            ("retention_days=NaN", "retention_days=NaN: expected a number"),
+            ("retention_ms=1.5", "retention_ms=1.5: expected a whole number that is not negative"),
+            ("max_attempts=-1", "max_attempts=-1: expected a whole number that is not negative"),
+            ("max_attempts=99999999999", "out of range"),
             ("retention_days=0", "retention_days"),
-            ("nonsense=", "unknown field"),
+            ("nonsense=", "unknown setting"),
         ];
         for (text, why) in cases {
             let error = change("{}", &[text]).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
+            for name in ["f64", "u64", "u32", "bool"] {
+                assert!(!error.contains(name), "{text}: {error}");
+            }
         }
     }
 }

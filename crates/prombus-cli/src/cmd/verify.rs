@@ -2,7 +2,7 @@
 
 use super::progress;
 use crate::args::VerifyArgs;
-use crate::messages::{one_line, print_error};
+use crate::messages::{counted, one_line, print_error};
 use prombus_log::{Fault, OpenError, Progress, UnreadablePlace, VerifyError, VerifyReport, verify};
 use serde_json::json;
 use std::io::{Write, stdout};
@@ -32,7 +32,7 @@ pub fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
             return Ok(if is_fault { ExitCode::FAILURE } else { ExitCode::from(COULD_NOT_RUN) });
         }
     };
-    let text = if args.json { as_json(&args.data, &report) } else { as_text(&args.data, &report) };
+    let text = if args.json.json { as_json(&args.data, &report) } else { as_text(&args.data, &report) };
     writeln!(stdout(), "{text}")?;
     let is_clean = report.faults.is_empty() && report.unreadable.is_empty();
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -70,11 +70,10 @@ fn as_text(folder: &Path, report: &VerifyReport) -> String {
     let faults = match report.faults.len() {
         0 if !report.unreadable.is_empty() => "no faults found, but some places cannot be read".to_owned(),
         0 => "no faults".to_owned(),
-        1 => "1 fault".to_owned(),
-        count => format!("{count} faults"),
+        count => counted(count as u64, "fault"),
     };
-    lines
-        .push(format!("{}: {segments} segments, {events} events, {bytes} bytes: {faults}", folder.display()));
+    let (segments, events) = (counted(*segments as u64, "segment"), counted(*events, "event"));
+    lines.push(format!("{}: {segments}, {events}, {}: {faults}", folder.display(), counted(*bytes, "byte")));
     lines.join("\n")
 }
 

@@ -16,6 +16,8 @@ pub struct Section {
     pub doc: &'static str,
     /// Set for a table whose mere presence has an effect: `prombus.toml` shows it as a commented-out example, with these lines.
     pub example: Option<&'static str>,
+    /// Whether SIGHUP reloads all of its keys.
+    pub is_reloaded: bool,
     /// Its keys.
     pub settings: &'static [Setting],
 }
@@ -25,35 +27,41 @@ pub fn all() -> impl Iterator<Item = &'static Setting> {
     SECTIONS.iter().flat_map(|section| section.settings)
 }
 
+/// All settings, each with whether SIGHUP reloads it.
+pub fn all_with_reload() -> impl Iterator<Item = (&'static Setting, bool)> {
+    SECTIONS.iter().flat_map(|section| {
+        section.settings.iter().map(|setting| (setting, section.is_reloaded || setting.is_reloaded))
+    })
+}
+
 /// The tables, in the order of `prombus.toml`.
 pub const SECTIONS: &[Section] = &[
     table("", "", SERVER),
-    table("tls", "", TLS),
+    Section { is_reloaded: true, ..table("tls", "", TLS) },
     table("http", "", HTTP),
     table("limits", "", LIMITS),
-    table(
-        "rate",
-        "Rate limits, for each connection separately. A burst is the number of publishes or events that are allowed at once.",
-        RATE,
-    ),
-    Section { path: "topic[]", doc: TOPIC_DOC, example: Some(""), settings: TOPIC },
+    Section { is_reloaded: true, ..table("rate", RATE_DOC, RATE) },
+    Section { path: "topic[]", doc: TOPIC_DOC, example: Some(""), is_reloaded: true, settings: TOPIC },
     Section {
         path: "topic[]",
         doc: "",
         example: Some("name = \"process.state\""),
+        is_reloaded: true,
         settings: COMPACTED_TOPIC,
     },
     table("storage", "", STORAGE),
     table("engine", "", ENGINE),
     table("mongodb", "Used only with store = \"mongodb://…\".", MONGODB),
     table("metrics", "", METRICS),
-    Section { path: "auth.token[]", doc: TOKEN_DOC, example: Some(""), settings: TOKEN },
-    Section { path: "auth.jwt", doc: JWT_DOC, example: Some(""), settings: JWT },
-    Section { path: "auth.rule[]", doc: RULE_DOC, example: Some(""), settings: RULE },
+    Section { path: "auth.token[]", doc: TOKEN_DOC, example: Some(""), is_reloaded: true, settings: TOKEN },
+    Section { path: "auth.jwt", doc: JWT_DOC, example: Some(""), is_reloaded: true, settings: JWT },
+    Section { path: "auth.rule[]", doc: RULE_DOC, example: Some(""), is_reloaded: true, settings: RULE },
 ];
 
+const RATE_DOC: &str = "Rate limits, for each connection separately. A burst is the number of publishes or events that are \
+    allowed at once.";
 const TOPIC_DOC: &str = "Settings of a topic, or of all topics that match a pattern. Only the first entry that matches a topic \
-    applies. After a change, send SIGHUP to the server or restart it. `prombus topic set` changes settings of a single topic, \
+    applies. `prombus topic set` changes settings of a single topic, \
     which take precedence.";
 const TOKEN_DOC: &str = "Tokens, stored as hashes: `prombus token new` creates one. If any token (WS_TOKEN included) or \
     [auth.jwt] is configured, every client needs a token.";
@@ -110,9 +118,9 @@ const TLS: &[Setting] = &[
 const HTTP: &[Setting] = &[
     Setting::new("http.allowed_hosts", Kind::Texts, Field::Texts(|s| &mut s.server.allowed_hosts, is_host),
         "Host names, besides loopback, that the Host header of a request may contain while no auth is configured; \
-         without scheme and port."),
+         without scheme and port.").reloaded(),
     Setting::new("http.cors_origins", Kind::Texts, Field::Texts(|s| &mut s.server.cors_origins, is_origin),
-        "Origins of web pages that may use the server, e.g. \"https://app.example.com\"; \"*\" allows any."),
+        "Origins of web pages that may use the server, e.g. \"https://app.example.com\"; \"*\" allows any.").reloaded(),
     switch("http.permessage_deflate", |s| &mut s.server.has_permessage_deflate,
         "Offer compression (permessage-deflate) to WebSocket clients. Saves bandwidth, costs CPU for each message."),
     whole("http.max_body_bytes", 1..=1 << 32, |s| &mut s.server.connections.max_body_bytes,
@@ -290,7 +298,7 @@ const RULE: &[Setting] = &[
 ];
 
 const fn table(path: &'static str, doc: &'static str, settings: &'static [Setting]) -> Section {
-    Section { path, doc, example: None, settings }
+    Section { path, doc, example: None, is_reloaded: false, settings }
 }
 
 const fn text(path: &'static str, doc: &'static str) -> Setting {

@@ -14,7 +14,14 @@ const CONFIG: &str = "PROMBUS_CONFIG";
 /// The prefix of variables that contain settings.
 const PREFIX: &str = "PROMBUS_";
 /// Variables of the client commands, which are not settings of a server.
-const OF_CLIENTS: [&str; 2] = ["PROMBUS_URL", "PROMBUS_TOKEN"];
+const OF_CLIENTS: [&str; 6] = [
+    "PROMBUS_URL",
+    "PROMBUS_TOKEN",
+    "PROMBUS_CA_CERT",
+    "PROMBUS_CONTEXT",
+    "PROMBUS_CONTEXTS",
+    "PROMBUS_OUTBOX_MONGODB",
+];
 
 /// The variables of this process that prombus reads.
 #[derive(Clone, Debug, Default)]
@@ -105,7 +112,8 @@ impl Environment {
     }
 }
 
-fn value_of(kind: &Kind, text: &str) -> Result<Value, String> {
+/// Parses the text of a variable or an argument.
+pub(super) fn value_of(kind: &Kind, text: &str) -> Result<Value, String> {
     let expected = |expected: &str| format!("expected {expected}");
     if text.is_empty() && *kind != Kind::Texts {
         return Err("is empty; unset it to use the default".to_owned());
@@ -120,7 +128,10 @@ fn value_of(kind: &Kind, text: &str) -> Result<Value, String> {
             let number: Option<i64> = text.replace('_', "").parse().ok().filter(|number| *number >= 0);
             number.map(Value::Integer).ok_or_else(|| expected(kind.expected()))
         }
-        Kind::Number(_) => text.parse().map(Value::Float).map_err(|_| expected(kind.expected())),
+        Kind::Number(_) => {
+            let number = text.parse().ok().filter(|number: &f64| number.is_finite());
+            number.map(Value::Float).ok_or_else(|| expected(kind.expected()))
+        }
         Kind::Switch => match text.to_ascii_lowercase().as_str() {
             "1" | "true" | "yes" | "on" => Ok(Value::Boolean(true)),
             "0" | "false" | "no" | "off" => Ok(Value::Boolean(false)),

@@ -3,7 +3,10 @@
 use super::definitions;
 use super::setting::{Flag, Kind, Setting, Shown};
 use super::source::Source;
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
+
+/// A flag that is another form of `--listen`, not a setting of its own.
+const PORT: &str = "port";
 
 /// The settings given as flags.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +38,13 @@ impl Args for SettingFlags {
                 _ => arg.action(ArgAction::Set).value_name(*value_name),
             })
         });
-        command.args(flags)
+        let port = Arg::new(PORT)
+            .long(PORT)
+            .value_name("PORT")
+            .value_parser(value_parser!(u16))
+            .conflicts_with("listen")
+            .help("Listen on this port of 127.0.0.1: short for --listen 127.0.0.1:PORT");
+        command.args(flags).arg(port)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -68,6 +77,9 @@ impl FromArgMatches for SettingFlags {
                     }
                 }
             }
+        }
+        if let Some(port) = matches.get_one::<u16>(PORT) {
+            self.source.set("listen", "--port", vec![format!("127.0.0.1:{port}")]);
         }
         Ok(())
     }

@@ -1,8 +1,10 @@
 //! Generates text from the definitions: the config file that `prombus config default` prints, and the keys in the help of
-//! `topic set`.
+//! `topic set`. Parses the values of these keys.
 
 use super::definitions::{SECTIONS, Section};
+use super::environment::value_of;
 use super::setting::{Setting, Shown};
+use super::suggestion::nearest;
 
 /// The maximum width of a comment.
 const WIDTH: usize = 118;
@@ -15,6 +17,7 @@ const HEAD: &str = "\
 # Precedence: flag, then environment variable, then this file, then default. Every key has an environment variable, except
 # those in [[topic]], [[auth.token]] and [[auth.rule]]: PROMBUS_<KEY> or PROMBUS_<SECTION>_<KEY>, e.g. PROMBUS_DATA or
 # PROMBUS_LIMITS_MAX_TOPICS.
+# SIGHUP (kill -HUP) reloads the sections and keys that say so. All others need a restart.
 # Paths are relative to the folder in which prombus is started. Values of keys that end in _ms are milliseconds.
 ";
 
@@ -34,8 +37,14 @@ pub fn default_file() -> String {
     text
 }
 
+/// A paragraph, followed by a note if SIGHUP reloads what it describes.
+fn with_reload(doc: &str, is_reloaded: bool) -> String {
+    let note = if is_reloaded { " Reloaded by SIGHUP." } else { "" };
+    format!("{doc}{note}")
+}
+
 fn has_head(section: &Section) -> bool {
-    section.example.is_some() || !section.doc.is_empty()
+    section.example.is_some() || section.is_reloaded || !section.doc.is_empty()
 }
 
 fn head_of(section: &Section, text: &mut String) {
@@ -45,7 +54,7 @@ fn head_of(section: &Section, text: &mut String) {
     };
     match section.example {
         Some(lines) => {
-            comment(section.doc, text);
+            comment(&with_reload(section.doc, section.is_reloaded && !section.doc.is_empty()), text);
             text.push_str(&format!("#{head} # example\n"));
             lines.lines().for_each(|line| text.push_str(&format!("#{line} # example\n")));
         }
@@ -53,24 +62,25 @@ fn head_of(section: &Section, text: &mut String) {
             if !section.path.is_empty() {
                 text.push_str(&format!("{head}\n"));
             }
-            comment(section.doc, text);
+            comment(&with_reload(section.doc, section.is_reloaded), text);
         }
     }
 }
 
 fn setting_lines(setting: &Setting, text: &mut String) {
     let key = setting.key();
+    let doc = &with_reload(setting.doc, setting.is_reloaded);
     match setting.shown {
         Shown::Example(toml, "required") => {
-            comment(setting.doc, text);
+            comment(doc, text);
             text.push_str(&format!("#{key} = {toml} # example\n"));
         }
         Shown::Example(toml, default) => {
-            comment(&format!("{} Default: {default}.", setting.doc), text);
+            comment(&format!("{doc} Default: {default}."), text);
             text.push_str(&format!("#{key} = {toml} # example\n"));
         }
         Shown::Default(_) | Shown::FieldDefault => {
-            comment(setting.doc, text);
+            comment(doc, text);
             text.push_str(&format!("#{key} = {}\n", setting.default_toml()));
         }
     }
@@ -92,10 +102,29 @@ fn comment(paragraph: &str, text: &mut String) {
     }
 }
 
+/// The settings of `[[topic]]`.
+fn topic_settings() -> impl Iterator<Item = &'static Setting> {
+    let sections = SECTIONS.iter().filter(|section| section.path == "topic[]");
+    sections.flat_map(|section| section.settings).filter(|setting| setting.key() != "name")
+}
+
+/// The value of a setting of a topic as it is typed, in TOML.
+///
+/// # Errors
+/// If there is no such setting, or the text has the wrong type.
+pub fn topic_value(key: &str, text: &str) -> Result<toml::Value, String> {
+    let Some(setting) = topic_settings().find(|setting| setting.key() == key) else {
+        return Err(match nearest(key, topic_settings().map(Setting::key)) {
+            Some(near) => format!("unknown setting {key:?}; did you mean {near}?"),
+            None => format!("unknown setting {key:?}; `prombus topic set --help` lists all settings"),
+        });
+    };
+    value_of(&setting.kind, text).map_err(|why| format!("{key}={text}: {why}"))
+}
+
 /// The keys of `[[topic]]` for the help of `topic set`.
 pub fn topic_keys() -> String {
-    let keys =
-        SECTIONS.iter().filter(|section| section.path == "topic[]").flat_map(|section| section.settings);
-    let keys = keys.filter(|setting| setting.key() != "name");
-    keys.map(|setting| format!("  {:22}{}\n", setting.key(), setting.doc.trim_end_matches('.'))).collect()
+    topic_settings()
+        .map(|setting| format!("  {:22}{}\n", setting.key(), setting.doc.trim_end_matches('.')))
+        .collect()
 }

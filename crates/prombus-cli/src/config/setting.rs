@@ -23,6 +23,8 @@ pub struct Setting {
     pub flag: Option<Flag>,
     /// The value that `prombus.toml` shows.
     pub shown: Shown,
+    /// Whether SIGHUP reloads it. Also true for all keys of a section with `is_reloaded`.
+    pub is_reloaded: bool,
     /// What it does, in one paragraph.
     pub doc: &'static str,
 }
@@ -119,7 +121,7 @@ pub enum Shown {
 
 impl Setting {
     pub(super) const fn new(path: &'static str, kind: Kind, field: Field, doc: &'static str) -> Self {
-        Self { path, kind, field, flag: None, shown: Shown::FieldDefault, doc }
+        Self { path, kind, field, flag: None, shown: Shown::FieldDefault, is_reloaded: false, doc }
     }
 
     pub(super) const fn flag(self, name: &'static str, value_name: &'static str) -> Self {
@@ -132,6 +134,10 @@ impl Setting {
 
     pub(super) const fn example(self, toml: &'static str, default: &'static str) -> Self {
         Self { shown: Shown::Example(toml, default), ..self }
+    }
+
+    pub(super) const fn reloaded(self) -> Self {
+        Self { is_reloaded: true, ..self }
     }
 
     /// The last part of the path.

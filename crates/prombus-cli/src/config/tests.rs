@@ -263,8 +263,8 @@ fn default_in_words(setting: &Setting) -> String {
 
 /// The table of all settings in docs/operating.md.
 fn table_of_settings() -> String {
-    let mut text = "| setting | values | default | meaning |\n|---|---|---|---|\n".to_owned();
-    for setting in definitions::all() {
+    let mut text = "| setting | values | default | SIGHUP | meaning |\n|---|---|---|---|---|\n".to_owned();
+    for (setting, is_reloaded) in definitions::all_with_reload() {
         let values = match (&setting.kind, setting.kind.range_text()) {
             (_, Some(range)) => range,
             (Kind::Text, _) => "string".to_owned(),
@@ -275,7 +275,8 @@ fn table_of_settings() -> String {
         };
         let flag = setting.flag.as_ref().map(|flag| format!(", `--{}`", flag.name)).unwrap_or_default();
         let (path, default) = (setting.path, default_in_words(setting));
-        text.push_str(&format!("| `{path}`{flag} | {values} | {default} | {} |\n", setting.doc));
+        let reload = if is_reloaded { "reloads" } else { "restart" };
+        text.push_str(&format!("| `{path}`{flag} | {values} | {default} | {reload} | {} |\n", setting.doc));
     }
     text
 }

@@ -14,7 +14,7 @@ use prombus_server::{Rate, TlsOptions, check_tls};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
 
 /// Converts a source to settings. Do not use the result if there are problems.
 pub fn settings(problems: &mut Problems, source: &Source) -> Settings {
@@ -199,7 +199,7 @@ fn is_wildcard(address: &str) -> bool {
 }
 
 fn check_log_filter(problems: &mut Problems, filter: &str) {
-    if let Err(error) = EnvFilter::builder().parse(filter) {
+    if let Err(error) = filter.parse::<Targets>() {
         let how = "expected error, warn, info, debug, trace, or a filter like info,prombus_server=debug";
         problems.add("log", format!("{filter:?} is not a filter ({error}); {how}"));
     }

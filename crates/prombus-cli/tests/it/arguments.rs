@@ -49,7 +49,17 @@ fn bad_arguments_exit_with_2_and_an_error_message() {
 
 #[test]
 fn the_help_of_every_client_command_has_examples() {
-    let commands: [&[&str]; 8] = [
+    let commands: [&[&str]; 18] = [
+        &["pub"],
+        &["sub"],
+        &["tail"],
+        &["group"],
+        &["group", "create"],
+        &["group", "seek"],
+        &["group", "settle"],
+        &["state"],
+        &["health"],
+        &["settings"],
         &["export"],
         &["import"],
         &["replay"],

@@ -131,7 +131,7 @@ fn a_line_that_the_server_refuses_is_reported() {
     assert!(ran.stderr.contains("line 3: ") && ran.stderr.contains("too_large"), "{}", ran.stderr);
     let ran = server.feed(&["import", "--skip-bad"], &text.join("\n"));
     assert_eq!(ran.code, Some(1));
-    assert!(ran.stderr.contains("1 bad lines"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("1 bad line was skipped"), "{}", ran.stderr);
     assert_eq!(server.count("orders"), 4);
 }
 
@@ -319,7 +319,7 @@ fn a_replay_copies_the_events_that_match_all_filters_once() {
 fn errors_say_what_to_do() {
     let unreachable = run(&["topic", "list", "--url", "http://127.0.0.1:1"]);
     assert_eq!(unreachable.code, Some(1));
-    for word in ["http://127.0.0.1:1", "is `prombus serve` running there?", "--url"] {
+    for word in ["http://127.0.0.1:1", "start a server with `prombus serve`", "--url"] {
         assert!(unreachable.stderr.contains(word), "{word}: {}", unreachable.stderr);
     }
     let folder = TempFolder::new();

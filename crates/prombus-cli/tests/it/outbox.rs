@@ -27,14 +27,14 @@ fn rows_are_published_once_and_unpublished_rows_are_reported() {
     assert!(server.ok(&drain).starts_with("250 events published, 0 were already there, 0 failed"));
     // As after a crash between publishing a row and marking it as sent.
     shop.execute("UPDATE outbox SET status = 'pending' WHERE id = 'order-7'", []).unwrap();
-    assert!(server.ok(&drain).starts_with("0 events published, 1 were already there"));
+    assert!(server.ok(&drain).starts_with("0 events published, 1 was already there"));
     let numbers: Vec<u64> =
         server.events("orders").iter().map(|it| it["payload"]["number"].as_u64().unwrap()).collect();
     assert_eq!(numbers, (0..250).collect::<Vec<_>>());
     add(&shop, "bad", "{");
     let ran = server.run(&drain);
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(ran.stdout.contains("1 rows given up") && ran.stdout.contains("1 dead"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("1 row given up") && ran.stdout.contains("1 dead"), "{}", ran.stdout);
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn a_row_larger_than_the_frame_limit_does_not_block_other_rows() {
     add(&shop, "two", "2");
     let ran = server.run(&drain);
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(ran.stdout.contains("1 rows given up"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("1 row given up"), "{}", ran.stdout);
     let payloads: Vec<u64> =
         server.events("orders").iter().map(|it| it["payload"].as_u64().unwrap()).collect();
     assert_eq!(payloads, [1, 2]);
@@ -69,7 +69,7 @@ fn a_row_that_another_drainer_holds_is_a_failure() {
     let ran = server.run(&drain);
     assert!(ran.code == Some(1) && ran.stdout.contains("1 claimed"), "{ran:?}");
     shop.execute("UPDATE outbox SET lease_until_ms = 1", []).unwrap();
-    assert!(server.ok(&drain).starts_with("1 events published"));
+    assert!(server.ok(&drain).starts_with("1 event published"));
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_drainer_waits_for_the_server_and_stops_cleanly() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{said}");
     // If the server is killed before it answers the first publish, the row is published again as a duplicate.
-    let ends = ["2 events published, 0 were already there", "1 events published, 1 were already there"];
+    let ends = ["2 events published, 0 were already there", "1 event published, 1 was already there"];
     assert!(ends.iter().any(|end| said.contains(end)), "{said}");
 }
 

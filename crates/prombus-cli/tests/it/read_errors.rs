@@ -126,7 +126,7 @@ impl Rig {
             state["count"].as_u64().or(state["events"].as_array().map(|it| it.len() as u64)),
             Some(KEYS)
         );
-        assert_eq!(metric(serving, "events_corrupt_total"), 0);
+        assert_eq!(metric(serving, "prombus_events_corrupt_total"), 0);
     }
 }
 

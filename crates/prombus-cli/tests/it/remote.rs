@@ -71,8 +71,48 @@ impl Server {
     /// Imports lines, all of which must be new.
     pub fn import(&self, lines: &[String]) {
         let ran = self.feed(&["import", "-"], &(lines.join("\n") + "\n"));
-        let expected = format!("{} events imported, 0 were already there\n", lines.len());
+        let plural = if lines.len() == 1 { "" } else { "s" };
+        let expected = format!("{} event{plural} imported, 0 were already there\n", lines.len());
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), expected.as_str()), "{}", ran.stderr);
+    }
+
+    /// Creates a group that starts at the first event of its topic.
+    pub fn make_group(&self, topic: &str, group: &str) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut client = crate::ws_client::Client::connect(self.serving.address()).await;
+            client.subscribe(topic, group, serde_json::json!({"from": "earliest"})).await;
+        });
+    }
+
+    /// The payloads that a group still gets, in order. All of them are acked.
+    pub fn drain(&self, topic: &str, group: &str, count: usize) -> Vec<Value> {
+        use crate::ws_client::Seen;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let payloads = runtime.block_on(async {
+            let mut client = crate::ws_client::Client::connect(self.serving.address()).await;
+            client.send(&serde_json::json!({"op": "SUBSCRIBE", "topic": topic, "group": group})).await;
+            let mut payloads = Vec::new();
+            while payloads.len() < count {
+                let event = match client.see().await {
+                    Seen::Frame(frame) if frame.op == "EVENT" => frame.event.unwrap(),
+                    Seen::Frame(_) => continue,
+                    other => panic!("{other:?}"),
+                };
+                payloads.push(serde_json::from_str(event.payload.get()).unwrap());
+                let ack = serde_json::json!({"op": "ACK", "topic": topic, "group": group, "id": event.id});
+                client.send(&ack).await;
+            }
+            payloads
+        });
+        // The group passes over events for other groups and has no lag afterwards.
+        let path = format!("/groups/{topic}/{group}");
+        let started = Instant::now();
+        while get_json(&self.address(), &path)["lag"] != 0 {
+            assert!(started.elapsed() < PATIENCE, "{}", get_json(&self.address(), &path));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        payloads
     }
 
     /// The response of `/export` for the topic.
@@ -142,7 +182,7 @@ pub fn lines(topic: &str, numbers: std::ops::Range<u64>) -> Vec<String> {
 pub fn letter(topic: &str, number: u64, group: &str, err: &str) -> String {
     let id = id_of(&format!("dlq.{topic}"), number);
     format!(
-        r#"{{"id":"{id}","ts":{},"topic":"dlq.{topic}","payload":{{"topic":"{topic}","group":"{group}","original":{},"err":"{err}","attempts":5,"ts":1}}}}"#,
+        r#"{{"id":"{id}","ts":{},"topic":"dlq.{topic}","payload":{{"topic":"{topic}","group":"{group}","original":{},"err":"{err}","attempts":5,"ts":1,"subscription":"{topic}"}}}}"#,
         1_700_000_000_000 + number,
         line(topic, number)
     )

@@ -40,7 +40,7 @@ fn an_acknowledged_event_survives_a_stop() {
     let data = folder.path().join("data");
     let ran = run(&["verify", "--data", data.to_str().unwrap()]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(ran.stdout.contains("1 events"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("1 event,"), "{}", ran.stdout);
     let serving = Serving::in_folder(&folder, &[]);
     let answer = post(&serving.addresses()[0], "/publish/greetings", "2");
     assert!(answer.contains("\"seq\":2"), "{answer}");

@@ -2,10 +2,10 @@
 
 use crate::support::{TempFolder, prombus};
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,8 @@ pub struct Serving {
     pub banner: Vec<String>,
     /// Reads the log, so that the server never blocks on a full pipe.
     log: Option<JoinHandle<String>>,
+    /// The log up to now.
+    log_so_far: Arc<Mutex<String>>,
 }
 
 impl Serving {
@@ -33,13 +35,17 @@ impl Serving {
                 let _ = lines.send(line);
             }
         });
-        let mut stderr = child.stderr.take().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let log_so_far = Arc::<Mutex<String>>::default();
+        let read = Arc::clone(&log_so_far);
         let log = std::thread::spawn(move || {
-            let mut text = String::new();
-            stderr.read_to_string(&mut text).unwrap();
-            text
+            let mut line = String::new();
+            while stderr.read_line(&mut line).unwrap() > 0 {
+                read.lock().unwrap().push_str(&std::mem::take(&mut line));
+            }
+            read.lock().unwrap().clone()
         });
-        let mut serving = Self { child, banner: Vec::new(), log: Some(log) };
+        let mut serving = Self { child, banner: Vec::new(), log: Some(log), log_so_far };
         while let Ok(line) = received.recv_timeout(START_PATIENCE) {
             let is_last = line.starts_with("try:");
             serving.banner.push(line);
@@ -69,6 +75,11 @@ impl Serving {
     /// The first address.
     pub fn address(&self) -> SocketAddr {
         self.addresses()[0].parse().unwrap()
+    }
+
+    /// The log up to now.
+    pub fn log(&self) -> String {
+        self.log_so_far.lock().unwrap().clone()
     }
 
     /// Its current and peak memory.

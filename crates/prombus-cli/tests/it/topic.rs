@@ -40,8 +40,9 @@ fn settings_are_merged_shown_and_removed() {
     assert_eq!(own(), json!({"retention_ms": 5_000, "retention_bytes": 1_000_000}));
     assert!(server.ok(&["topic", "show", "orders"]).contains("keeps     5 s, "));
     for (change, why) in [
-        ("retention=5", "unknown field"),
-        ("max_attempts=many", "max_attempts=many"),
+        ("retention=5", "unknown setting"),
+        ("max_attempts=many", "max_attempts=many: expected a whole number"),
+        ("retention_days=soon", "retention_days=soon: expected a number"),
         ("publish_burst=3", "publish_rate"),
     ] {
         let refused = server.run(&["topic", "set", "orders", change]);

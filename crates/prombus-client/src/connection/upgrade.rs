@@ -2,12 +2,14 @@
 
 use crate::address::Address;
 use crate::error::ClientError;
-use crate::http::bearer;
+use crate::http::{bearer, not_http};
+use crate::io_reason::io_reason;
 use crate::transport::Transport;
 use futures_util::{SinkExt, StreamExt};
 use hyper::header::AUTHORIZATION;
 use prombus_protocol::{ClientFrame, RawValue, ServerFrame, Token, put_client_frame};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{self, Message, Utf8Bytes};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
@@ -41,7 +43,10 @@ pub(super) async fn upgrade(
                 }
             }
             tungstenite::Error::Io(error) => {
-                ClientError::Lost { address: address.to_string(), why: error.to_string() }
+                ClientError::Lost { address: address.to_string(), why: io_reason(&error) }
+            }
+            tungstenite::Error::Protocol(ProtocolError::HttparseError(_)) => {
+                invalid_response(not_http(address))
             }
             other => invalid_response(other.to_string()),
         })?;

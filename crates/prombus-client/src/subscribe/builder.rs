@@ -1,6 +1,7 @@
 //! The builder of a subscription: its options, and joining the group.
 
 use super::command::MemberHandle;
+use super::failure_log::FailureLog;
 use super::handler::{HandlerContext, HandlerHandle};
 use super::link::{Link, Spec};
 use super::member::Member;
@@ -10,9 +11,10 @@ use crate::client::Client;
 use crate::error::ClientError;
 use futures_util::future::BoxFuture;
 use prombus_protocol::limits::DEFAULT_MAX_IN_FLIGHT_WEBSOCKET;
-use prombus_protocol::{EventRecord, Filter, Start, SubscribeOptions};
+use prombus_protocol::{EventRecord, Filter, HandlerFailure, Start, SubscribeOptions};
 use std::fmt::Display;
 use std::future::IntoFuture;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The builder of a subscription; see [`Client::subscribe`]. Await it for a stream of deliveries, or give it a
@@ -33,6 +35,8 @@ pub struct Subscribe {
     is_auto_extended: bool,
     /// The longest time for which the lease of one event is extended.
     max_extension: Duration,
+    /// The failures of the handler.
+    failures: Arc<FailureLog>,
 }
 
 /// The default limit on extending the lease of one event, so that a hanging handler does not keep its event indefinitely.
@@ -73,14 +77,17 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub fn subscribe(&self, topic: impl Into<String>, group: impl Into<String>) -> Subscribe {
+        let (topic, group) = (topic.into(), group.into());
+        let failures = Arc::new(FailureLog::new(format!("handler of {topic} in group {group}")));
         Subscribe {
             client: self.clone(),
-            topic: topic.into(),
-            group: group.into(),
+            topic,
+            group,
             options: SubscribeOptions::default(),
             concurrency: 1,
             is_auto_extended: true,
             max_extension: DEFAULT_MAX_EXTENSION,
+            failures,
         }
     }
 }
@@ -195,9 +202,16 @@ impl Subscribe {
         self
     }
 
+    /// Calls a function for each failure of the handler, from the first one on; see [`HandlerHandle::on_error`]. It has no effect on a
+    /// stream.
+    pub fn on_error(self, callback: impl Fn(&HandlerFailure) + Send + Sync + 'static) -> Self {
+        self.failures.on_error(callback);
+        self
+    }
+
     /// Calls a handler for each event, each call in its own task, until [`HandlerHandle::stop`]. If the handler returns Ok, the event is
     /// acked. An error nacks it with the error's text, or does what a [`HandlerError`](crate::HandlerError) specifies; a panic nacks it
-    /// too. Handlers start in the order of events, at most [`concurrency`](Self::concurrency) at a time.
+    /// too. [`HandlerHandle::on_error`] and [`HandlerHandle::last_error`] report failures. Handlers start in the order of events, at most [`concurrency`](Self::concurrency) at a time.
     ///
     /// While a handler runs, its lease is extended, so that no other member gets the event. If the lease is lost nevertheless,
     /// [`HandlerContext::lease_lost`] resolves; a handler that stops because of it must return an error.
@@ -219,8 +233,9 @@ impl Subscribe {
         if concurrency > DEFAULT_MAX_IN_FLIGHT_WEBSOCKET {
             self.options.max_in_flight.get_or_insert(concurrency);
         }
+        let failures = Arc::clone(&self.failures);
         let subscription = self.join().await?;
-        Ok(HandlerHandle::spawn(subscription, handler, concurrency as usize))
+        Ok(HandlerHandle::spawn(subscription, handler, concurrency as usize, failures))
     }
 
     async fn join(self) -> Result<Subscription, ClientError> {

@@ -2,13 +2,14 @@
 
 use super::command::{Command, MemberHandle};
 use super::delivery::Delivery;
+use super::failure_log::FailureLog;
 use super::handler_error::{settlement_of, settlement_of_panic};
 use super::lease::Lease;
 use super::settlement::Settlement;
 use super::subscription::Subscription;
 use crate::error::ClientError;
 use futures_util::FutureExt as _;
-use prombus_protocol::{EventContext, EventRecord};
+use prombus_protocol::{AfterFailure, EventContext, EventRecord, FailedEvent, HandlerFailure};
 use std::fmt::Display;
 use std::ops::Deref;
 use std::panic::AssertUnwindSafe;
@@ -74,10 +75,16 @@ pub struct HandlerHandle {
     task: Option<JoinHandle<Result<(), ClientError>>>,
     member: MemberHandle,
     created: bool,
+    failures: Arc<FailureLog>,
 }
 
 impl HandlerHandle {
-    pub(super) fn spawn<F, R, E>(subscription: Subscription, handler: F, concurrency: usize) -> Self
+    pub(super) fn spawn<F, R, E>(
+        subscription: Subscription,
+        handler: F,
+        concurrency: usize,
+        failures: Arc<FailureLog>,
+    ) -> Self
     where
         F: Fn(EventRecord, HandlerContext) -> R + Send + Sync + 'static,
         R: Future<Output = Result<(), E>> + Send + 'static,
@@ -85,8 +92,8 @@ impl HandlerHandle {
     {
         let (stop, stopped) = watch::channel(false);
         let (created, member) = (subscription.created(), subscription.member().clone());
-        let task = tokio::spawn(run_handler(subscription, Arc::new(handler), concurrency, stopped));
-        Self { stop, task: Some(task), member, created }
+        let run = run_handler(subscription, Arc::new(handler), concurrency, Arc::clone(&failures), stopped);
+        Self { stop, task: Some(tokio::spawn(run)), member, created, failures }
     }
 
     /// Whether this subscription created the group.
@@ -102,6 +109,19 @@ impl HandlerHandle {
     /// Starts deliveries again.
     pub fn resume(&self) {
         self.member.send(Command::Pause(false));
+    }
+
+    /// Calls a function for each failure: an error or a panic of the handler, and the end of the subscription.
+    /// [`HandlerFailure::next`] says whether the event is retried or becomes a dead letter. If there was a failure before, the function is
+    /// called with the last one at once; [`Subscribe::on_error`](super::Subscribe::on_error) misses none. The function must not block.
+    /// There may be several.
+    pub fn on_error(&self, callback: impl Fn(&HandlerFailure) + Send + Sync + 'static) {
+        self.failures.on_error(callback);
+    }
+
+    /// The last failure; `None` if there was none. A later success does not remove it.
+    pub fn last_error(&self) -> Option<HandlerFailure> {
+        self.failures.last_error()
     }
 
     /// Takes no more events, waits for running handlers, sends their results and leaves the group. Received events that were not handled
@@ -137,6 +157,7 @@ async fn run_handler<F, R, E>(
     mut subscription: Subscription,
     handler: Arc<F>,
     concurrency: usize,
+    failures: Arc<FailureLog>,
     mut stopped: watch::Receiver<bool>,
 ) -> Result<(), ClientError>
 where
@@ -162,7 +183,7 @@ where
             Some(_) = running.join_next() => {}
             next = subscription.next(), if is_taking && running.len() < concurrency => match next {
                 Some(Ok(delivery)) => {
-                    running.spawn(handle(Arc::clone(&handler), delivery));
+                    running.spawn(handle(Arc::clone(&handler), Arc::clone(&failures), delivery));
                 }
                 Some(Err(error)) => (is_taking, refused) = (false, Some(error)),
                 None => is_taking = false,
@@ -170,14 +191,17 @@ where
         }
     }
     match refused {
-        Some(error) => Err(error),
+        Some(error) => {
+            failures.report(&HandlerFailure::general(error.to_string(), AfterFailure::Stop));
+            Err(error)
+        }
         // The results were queued before this, so they are sent before UNSUBSCRIBE, which returns the unsettled events.
         None => subscription.unsubscribe().await,
     }
 }
 
 /// Calls the handler and queues its result.
-async fn handle<F, R, E>(handler: Arc<F>, delivery: Delivery)
+async fn handle<F, R, E>(handler: Arc<F>, failures: Arc<FailureLog>, delivery: Delivery)
 where
     F: Fn(EventRecord, HandlerContext) -> R + Send + Sync + 'static,
     R: Future<Output = Result<(), E>> + Send + 'static,
@@ -185,11 +209,23 @@ where
 {
     let Delivery { event, context, ticket } = delivery;
     let (lease, member) = (Arc::clone(ticket.lease()), ticket.member().clone());
+    let failed = FailedEvent {
+        topic: event.topic.clone(),
+        seq: event.seq,
+        id: event.id,
+        attempt: context.attempt,
+        max_attempts: context.max_attempts,
+    };
     let context = HandlerContext { context, lease, member };
     let called = AssertUnwindSafe(async move { handler(event, context).await }).catch_unwind().await;
-    ticket.settle_soon(match called {
+    let settlement = match called {
         Ok(Ok(())) => Settlement::Ack,
         Ok(Err(error)) => settlement_of(&error),
         Err(panic) => settlement_of_panic(&*panic),
-    });
+    };
+    let failure = settlement.failure(failed);
+    ticket.settle_soon(settlement);
+    if let Some(failure) = failure {
+        failures.report(&failure);
+    }
 }

@@ -163,7 +163,7 @@ impl Link {
 /// Opens a connection and subscribes over it.
 async fn subscribe(http: Arc<Http>, spec: Arc<Spec>, is_paused: bool) -> Result<Open, ClientError> {
     let (sender, incoming) = mpsc::unbounded_channel();
-    let connection = Connection::open(&http.address, http.token.as_ref(), Some(sender)).await?;
+    let connection = Connection::open(&http, Some(sender)).await?;
     let frame = ClientFrame::Subscribe {
         topic: Cow::Borrowed(&spec.topic),
         group: Cow::Borrowed(&spec.group),

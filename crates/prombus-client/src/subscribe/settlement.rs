@@ -1,7 +1,7 @@
 //! The consumer's decision about a delivery, and the frame for it.
 
 use prombus_protocol::limits::{MAX_NACK_DELAY_MS, MAX_REASON_BYTES};
-use prombus_protocol::{ClientFrame, Uuid};
+use prombus_protocol::{AfterFailure, ClientFrame, FailedEvent, HandlerFailure, Uuid};
 use std::borrow::Cow;
 use std::time::Duration;
 
@@ -34,6 +34,16 @@ impl Settlement {
     /// Whether the event is redelivered.
     pub(super) fn is_retry(&self) -> bool {
         matches!(self, Self::Nack { .. })
+    }
+
+    /// The failure of the handler that this result reports; `None` for an ack.
+    pub(super) fn failure(&self, event: FailedEvent) -> Option<HandlerFailure> {
+        let (reason, next) = match self {
+            Self::Ack => return None,
+            Self::Nack { reason, .. } if event.attempt < event.max_attempts => (reason, AfterFailure::Retry),
+            Self::Nack { reason, .. } | Self::GiveUp { reason } => (reason, AfterFailure::DeadLetter),
+        };
+        Some(HandlerFailure::of_event(event, reason, next))
     }
 
     pub(super) fn frame<'a>(&'a self, topic: &'a str, group: &'a str, id: Uuid) -> ClientFrame<'a> {

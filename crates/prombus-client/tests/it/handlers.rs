@@ -2,7 +2,8 @@
 
 use crate::gateway::Gateway;
 use prombus_client::{
-    Client, ClientError, DeadLetter, ErrorCode, HandlerError, RedeliveryReason, Uuid, topic,
+    AfterFailure, Client, ClientError, DeadLetter, ErrorCode, HandlerError, PublishError, RedeliveryReason,
+    Uuid, topic,
 };
 use prombus_server::ServerOptions;
 use serde::{Deserialize, Serialize};
@@ -48,6 +49,34 @@ async fn an_error_nacks_with_its_text_and_ok_acks() {
         second_attempt_after(|| Err("x".parse::<u32>().unwrap_err().into())).await;
     assert_eq!((attempt, reason), (2, Some(RedeliveryReason::Nacked)));
     assert_eq!(last_error.as_deref(), Some("invalid digit found in string"));
+}
+
+#[tokio::test]
+async fn failures_are_reported_with_what_happens_next() {
+    let (gateway, client) = start().await;
+    let (sender, mut failures) = mpsc::unbounded_channel();
+    let worker = client.subscribe("orders", "billing").max_attempts(2).on_error(move |failure| {
+        let event = failure.event.clone().unwrap();
+        sender.send((event.seq, event.attempt, failure.error.clone(), failure.next)).unwrap();
+    });
+    let worker = worker.handler(|event, _| async move {
+        match event.seq {
+            1 => Err(HandlerError::retry_after(Duration::ZERO, "not yet")),
+            _ => Err(HandlerError::reject("never")),
+        }
+    });
+    let worker = worker.await.unwrap();
+    assert_eq!(worker.last_error(), None);
+    client.publish("orders", "one").await.unwrap();
+    let failure = |seq, attempt, error: &str, next| Some((seq, attempt, error.to_owned(), next));
+    assert_eq!(failures.recv().await, failure(1, 1, "not yet", AfterFailure::Retry));
+    assert_eq!(failures.recv().await, failure(1, 2, "not yet", AfterFailure::DeadLetter));
+    client.publish("orders", "two").await.unwrap();
+    assert_eq!(failures.recv().await, failure(2, 1, "never", AfterFailure::DeadLetter));
+    let last = worker.last_error().unwrap();
+    assert_eq!(last.to_string(), "orders seq 2 (attempt 1 of 2): never; it becomes a dead letter");
+    worker.stop().await.unwrap();
+    gateway.stop().await;
 }
 
 #[tokio::test]
@@ -287,6 +316,10 @@ async fn typed_topics_name_the_topic_of_publishers_and_subscribers() {
     assert_eq!((delivery.event.headers["source"].as_str(), delivery.event.tags[0].as_str()), ("shop", "new"));
     assert_eq!(delivery.json::<Order>().unwrap(), order);
     delivery.ack().await.unwrap();
+    for key in [String::new(), "k".repeat(256)] {
+        let refused = client.publish(NOTES, "short").idempotency_key(key).await.unwrap_err();
+        assert!(matches!(refused, PublishError::Refused { code: ErrorCode::BadRequest, .. }), "{refused}");
+    }
     client.publish(NOTES, "short").idempotency_key("note 1").await.unwrap();
     let again = client.publish(NOTES, "short").idempotency_key("note 1").await.unwrap();
     assert!(again.duplicate);

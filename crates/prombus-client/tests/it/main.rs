@@ -5,6 +5,7 @@
 mod clock;
 mod errors;
 mod fake_server;
+mod follow;
 mod gateway;
 mod handlers;
 mod heartbeat;

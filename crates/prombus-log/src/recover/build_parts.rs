@@ -189,7 +189,9 @@ impl Recovery {
                 Some(FileKind::Segment(number)) => !named(number),
                 Some(FileKind::Index(number)) => !named(number) && !kept(number),
                 Some(FileKind::Checkpoint(number)) => !self.manifest.checkpoints.contains(&number),
-                Some(FileKind::ManifestNew | FileKind::IndexNew | FileKind::LossesNew) => true,
+                Some(
+                    FileKind::ManifestNew | FileKind::IndexNew | FileKind::LossesNew | FileKind::ReserveNew,
+                ) => true,
                 Some(FileKind::Manifest | FileKind::Lock | FileKind::Reserve | FileKind::Losses) => false,
                 Some(FileKind::Cut) | None => false,
             };

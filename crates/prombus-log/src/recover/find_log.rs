@@ -59,7 +59,13 @@ pub(crate) fn check_empty(storage: &dyn Storage) -> Result<(), OpenError> {
                 !has_frames.map_err(|error| read_error(storage, name.clone(), error.into()))?
             }
             Some(FileKind::Checkpoint(number)) => FIRST_CHECKPOINTS.contains(&number),
-            Some(FileKind::Lock | FileKind::ManifestNew | FileKind::Reserve | FileKind::LossesNew) => true,
+            Some(
+                FileKind::Lock
+                | FileKind::ManifestNew
+                | FileKind::Reserve
+                | FileKind::ReserveNew
+                | FileKind::LossesNew,
+            ) => true,
             Some(_) => false,
         };
         if !is_leftover {

@@ -28,7 +28,7 @@ pub fn inspect(file: &Path, out: &mut dyn Write) -> io::Result<()> {
         Some(FileKind::Checkpoint(_)) => inspect_checkpoint(&read_whole(&*opened)?, out),
         Some(FileKind::Index(_) | FileKind::IndexNew) => describe(&read_whole(&*opened)?, out),
         Some(FileKind::Lock) => writeln!(out, "the lock file, which is always empty"),
-        Some(FileKind::Reserve) => {
+        Some(FileKind::Reserve | FileKind::ReserveNew) => {
             writeln!(out, "{} bytes of disk space that are given up when the disk is full", opened.len()?)
         }
         Some(FileKind::Losses | FileKind::LossesNew) => {

@@ -339,7 +339,6 @@ impl<P: FnMut(Progress)> Verifier<P> {
             }
             // The next open rebuilds a missing or outdated index.
             Err(IndexError::Stale) => {}
-            Err(IndexError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
             Err(IndexError::Io(error)) if is_unreadable(&error) => self.probe(&name)?,
             Err(IndexError::Io(error)) => return Err(io_error(&name)(error)),
         }

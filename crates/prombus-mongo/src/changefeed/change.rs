@@ -179,7 +179,7 @@ mod tests {
             "_id": { "_data": "8263A1" }, "operationType": operation, "documentKey": { "_id": 7 },
             "fullDocument": { "_id": 7, "name": "x" }, "wallTime": mongodb::bson::DateTime::from_millis(5),
         };
-        parse_item(&document, &EventMap::new(&ChangefeedOptions::new("c", "t")))
+        parse_item(&document, &EventMap::new(&ChangefeedOptions::collection("c").topic("t")))
     }
 
     #[test]
@@ -201,7 +201,7 @@ mod tests {
         assert!(
             parse_item(
                 &doc! { "operationType": "insert" },
-                &EventMap::new(&ChangefeedOptions::new("c", "t"))
+                &EventMap::new(&ChangefeedOptions::collection("c").topic("t"))
             )
             .is_err()
         );

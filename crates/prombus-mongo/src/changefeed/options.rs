@@ -3,6 +3,7 @@
 use crate::server_abilities::ServerError;
 use mongodb::bson::Document;
 use mongodb::options::FullDocumentType;
+use prombus_protocol::TopicError;
 
 /// Which document the event of an update contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,18 +48,27 @@ pub struct ChangefeedOptions {
 }
 
 impl ChangefeedOptions {
-    /// The default options. The name of the feed is `<collection>::<topic>`.
-    pub fn new(collection: impl Into<String>, topic: impl Into<String>) -> Self {
-        let (collection, topic) = (collection.into(), topic.into());
+    /// The default options for a collection. Set the [`topic`](Self::topic).
+    pub fn collection(collection: impl Into<String>) -> Self {
         Self {
-            name: format!("{collection}::{topic}"),
-            collection,
-            topic,
+            name: String::new(),
+            collection: collection.into(),
+            topic: String::new(),
             full_document: FullDocument::default(),
             filter: Vec::new(),
             reseed: false,
             places: "prombus_changefeeds".to_owned(),
         }
+    }
+
+    /// The topic of the events: a typed topic, or a name. If the feed has no name, its name becomes `<collection>::<topic>`.
+    #[must_use]
+    pub fn topic(mut self, topic: impl Into<String>) -> Self {
+        self.topic = topic.into();
+        if self.name.is_empty() {
+            self.name = format!("{}::{}", self.collection, self.topic);
+        }
+        self
     }
 
     /// Publishes all documents first, and then the changes since then.
@@ -76,6 +86,9 @@ pub enum ChangefeedError {
     /// The server lacks a required feature, or cannot be reached.
     #[error(transparent)]
     Server(#[from] ServerError),
+    /// The topic of the events is not set, or is not valid.
+    #[error("the topic of the changefeed: {0}")]
+    Topic(#[from] TopicError),
     /// The collection was dropped or renamed, so its stream has ended.
     #[error(
         "the change stream of the collection {collection} has ended ({why}): when the collection exists again, start the feed with reseed"
@@ -143,11 +156,11 @@ impl ChangefeedFigures {
             "prombus_mongo_changefeed",
             &[("feed", feed)],
             &[
-                ("published_total", self.published),
-                ("duplicates_total", self.duplicates),
-                ("seeded_total", self.seeded),
-                ("failures_total", self.failures),
-                ("up", u64::from(self.trouble.is_none())),
+                ("published_total", "Events that were published.", self.published),
+                ("duplicates_total", "Changes that had been published before.", self.duplicates),
+                ("seeded_total", "Documents that were published when the feed was seeded.", self.seeded),
+                ("failures_total", "How often the database or the bus was unusable.", self.failures),
+                ("up", "1 while the feed works.", u64::from(self.trouble.is_none())),
             ],
         )
     }

@@ -1,9 +1,10 @@
 //! Runs a changefeed in its own task.
 
 use super::{Changefeed, ChangefeedError, ChangefeedFigures};
+use crate::helper_task::HelperTask;
 use parking_lot::Mutex;
+use prombus::HandlerFailure;
 use std::sync::Arc;
-use tokio::sync::oneshot;
 
 impl Changefeed {
     /// Runs the feed in a task until [`ChangefeedHandle::stop`] is called or an error occurs.
@@ -11,31 +12,16 @@ impl Changefeed {
     /// # Panics
     /// Panics outside a tokio runtime.
     pub fn spawn(self) -> ChangefeedHandle {
-        let (stop, stopped) = oneshot::channel::<()>();
         let (figures, name) = (Arc::clone(&self.figures), self.options.name.clone());
-        let named = name.clone();
-        let task = tokio::spawn(async move {
-            let shutdown = async {
-                // Dropping the handle does not stop the feed.
-                if stopped.await.is_err() {
-                    std::future::pending::<()>().await;
-                }
-            };
-            let ran = self.run_until(shutdown).await;
-            if let Err(error) = &ran {
-                tracing::error!("changefeed {named} ends: {error}");
-            }
-            ran
-        });
-        ChangefeedHandle { stop, task, figures, name }
+        let task = HelperTask::spawn(Arc::clone(&self.failures), |shutdown| self.run_until(shutdown));
+        ChangefeedHandle { task, figures, name }
     }
 }
 
 /// A changefeed that runs in a task. Dropping the handle does not stop the feed.
 #[derive(Debug)]
 pub struct ChangefeedHandle {
-    stop: oneshot::Sender<()>,
-    task: tokio::task::JoinHandle<Result<(), ChangefeedError>>,
+    task: HelperTask<ChangefeedError>,
     figures: Arc<Mutex<ChangefeedFigures>>,
     name: String,
 }
@@ -51,23 +37,26 @@ impl ChangefeedHandle {
         self.figures().to_prometheus(&self.name)
     }
 
+    /// Calls a function for each failure; see [`Changefeed::on_error`].
+    pub fn on_error(&self, callback: impl Fn(&HandlerFailure) + Send + Sync + 'static) {
+        self.task.failures.on_error(callback);
+    }
+
+    /// The last failure, which is also the reason why a feed that has ended did so; `None` if there was none.
+    pub fn last_error(&self) -> Option<HandlerFailure> {
+        self.task.failures.last_error()
+    }
+
     /// Whether the feed has ended with an error.
     pub fn is_finished(&self) -> bool {
         self.task.is_finished()
     }
 
-    /// Stops the feed. The next start may publish the current batch again, which adds no events.
+    /// Finishes the current batch (or gives it up if the server or the bus is unreachable), and stops.
     ///
     /// # Errors
-    /// The error that ended the feed before this call, if any.
+    /// The error that ended the feed before this call or during the current batch, if any.
     pub async fn stop(self) -> Result<(), ChangefeedError> {
-        let _ = self.stop.send(());
-        match self.task.await {
-            Ok(ran) => ran,
-            Err(error) => {
-                tracing::error!("a changefeed's task ended early: {error}");
-                Ok(())
-            }
-        }
+        self.task.stop().await
     }
 }

@@ -116,7 +116,8 @@ impl Catalog {
             StateRecord::Made { group, .. }
             | StateRecord::Progress { group, .. }
             | StateRecord::Sought { group, .. }
-            | StateRecord::Deleted { group } => {
+            | StateRecord::Deleted { group }
+            | StateRecord::Paused { group, .. } => {
                 touched.groups.insert(*group);
             }
             StateRecord::Cut { firsts } => touched.topics.extend(firsts.iter().map(|(topic, _)| *topic)),
@@ -129,7 +130,7 @@ impl Catalog {
                 self.deleted.insert(*topic);
                 touched.topics.insert(*topic);
             }
-            StateRecord::Kept { .. } => {}
+            StateRecord::Kept { .. } | StateRecord::Requires { .. } | StateRecord::LettersClosed { .. } => {}
         }
     }
 

@@ -11,7 +11,7 @@ use mongodb::bson::{RawBsonRef, RawDocument};
 use prombus::Uuid;
 use prombus::engine::network::EventDocument;
 use prombus::engine::{EventHead, EventId, TopicId};
-use prombus_protocol::{Body, BodyFields, put_body_end, put_body_head};
+use prombus_protocol::{Addressee, Body, BodyFields, put_body_end, put_body_head};
 use std::collections::BTreeMap;
 
 /// The largest size of a document's fields other than key and body: names, numbers, ids.
@@ -107,6 +107,12 @@ fn put_fields<'a>(writer: &mut BsonWriter, ts: i64, bytes: &'a [u8]) -> &'a str 
     }
     put_list(writer, "caused_by", record.caused_by.iter().map(ToString::to_string));
     put_list(writer, "tags", record.tags.iter().cloned());
+    if let Some(Addressee { subscription, group }) = &record.addressee {
+        let addressee = writer.begin_document("addressee");
+        writer.string("subscription", subscription);
+        writer.string("group", group);
+        writer.end(addressee);
+    }
     payload
 }
 
@@ -157,6 +163,7 @@ struct Fields<'a> {
     headers: BTreeMap<String, String>,
     caused_by: Vec<Uuid>,
     tags: Vec<String>,
+    addressee: Option<Addressee>,
     /// The whole body, if it could not be stored as fields.
     body: Option<&'a [u8]>,
 }
@@ -201,6 +208,11 @@ impl<'a> Fields<'a> {
                     self.tags.push(tag.ok()?.as_str()?.to_owned());
                 }
             }
+            "addressee" => {
+                let fields = value.as_document()?;
+                let text = |name| fields.get_str(name).ok();
+                self.addressee = Some(Addressee::new(text("subscription")?, text("group")?));
+            }
             _ => {}
         }
         Some(())
@@ -216,6 +228,7 @@ impl<'a> Fields<'a> {
             headers: &self.headers,
             caused_by: &self.caused_by,
             tags: &self.tags,
+            addressee: self.addressee.as_ref(),
         };
         put_body_head(into, &fields);
         into.extend_from_slice(self.payload?.as_bytes());
@@ -320,6 +333,13 @@ mod tests {
             caused_by: vec![Uuid::from_u128(3)],
             ..PublishOptions::default()
         };
+        let addressee = Addressee::new("orders.*", "billing");
+        let addressed = PublishOptions { addressee: Some(addressee), ..full.clone() };
+        let document = round_trip(&addressed, "null", true);
+        assert_eq!(
+            document.get_document("addressee").expect("it has one").get_str("group").ok(),
+            Some("billing")
+        );
         full.headers.insert("a.b$".to_owned(), "v".to_owned());
         let document = round_trip(&full, "null", true);
         assert!(document.get_bool("tombstone").expect("null deletes the key"));

@@ -153,15 +153,14 @@ impl Rows {
 
     pub(super) async fn failed(&self, worker: &str, rows: &[FailedRow]) -> MongoResult<Failed> {
         let mut failed = Failed::default();
-        for row in rows {
-            for (token, ids) in self.claims.take(worker, [&row.row].into_iter()) {
-                let max_attempts = if row.is_permanent { 0 } else { i64::from(self.max_attempts) };
-                let update = self
-                    .rows
-                    .find_one_and_update(still_held(&ids, &token), failure(&row.error, max_attempts, &token));
+        for failed_row in rows {
+            for (token, ids) in self.claims.take(worker, [&failed_row.row].into_iter()) {
+                let max_attempts = if failed_row.is_permanent { 0 } else { i64::from(self.max_attempts) };
+                let change = failure(&failed_row.error, max_attempts, &token);
+                let update = self.rows.find_one_and_update(still_held(&ids, &token), change);
                 let after = update.return_document(ReturnDocument::After).write_concern(majority()).await?;
                 match after.as_ref().and_then(|row| row.get_str("status").ok()) {
-                    Some("dead") => failed.dead += 1,
+                    Some("dead") => failed.dead.push(failed_row.row.clone()),
                     Some(_) => failed.retried += 1,
                     None => {}
                 }

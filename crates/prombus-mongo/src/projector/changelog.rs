@@ -11,7 +11,7 @@ use crate::transaction::HandlerError;
 use futures_util::TryStreamExt as _;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::{ClientSession, Collection, Database};
-use prombus::{BoxFuture, Bus, Event};
+use prombus::{BoxFuture, Bus, Event, HandlerFailure};
 use std::collections::{BTreeMap, HashMap};
 
 /// The fields that a projector adds.
@@ -27,10 +27,25 @@ pub struct ChangelogOptions {
 }
 
 impl ChangelogOptions {
-    /// The default options: from the oldest event, up to 500 events per transaction.
-    pub fn new(topic: impl Into<String>, group: impl Into<String>, collection: impl Into<String>) -> Self {
-        let projector = MongoProjectorOptions { batch_size: 500, ..MongoProjectorOptions::new(topic, group) };
-        Self { collection: collection.into(), projector }
+    /// The default options for a group: from the oldest event, up to 500 events per transaction. Set its [`topic`](Self::topic) and
+    /// its [`collection`](Self::collection).
+    pub fn group(group: impl Into<String>) -> Self {
+        let projector = MongoProjectorOptions { batch_size: 500, ..MongoProjectorOptions::group(group) };
+        Self { collection: String::new(), projector }
+    }
+
+    /// The topic: a typed topic, or a name.
+    #[must_use]
+    pub fn topic(mut self, topic: impl Into<String>) -> Self {
+        self.projector.topic = topic.into();
+        self
+    }
+
+    /// The collection that gets the documents.
+    #[must_use]
+    pub fn collection(mut self, collection: impl Into<String>) -> Self {
+        self.collection = collection.into();
+        self
     }
 
     /// Deletes the documents of the collection that projectors wrote, and begins at the oldest event.
@@ -63,6 +78,9 @@ impl ChangelogProjector {
         database: &Database,
         options: ChangelogOptions,
     ) -> Result<Self, MongoProjectorError> {
+        if options.collection.is_empty() {
+            return Err(MongoProjectorError::NoCollection);
+        }
         let documents = database.collection(&options.collection);
         let changelog = Changelog { documents, database: database.clone() };
         Ok(Self { projector: MongoProjector::open(bus, database, options.projector, changelog).await? })
@@ -71,6 +89,16 @@ impl ChangelogProjector {
     /// The counters and the current state of the projector.
     pub fn figures(&self) -> MongoProjectorFigures {
         self.projector.figures()
+    }
+
+    /// See [`MongoProjector::on_error`].
+    pub fn on_error(&self, callback: impl Fn(&HandlerFailure) + Send + Sync + 'static) {
+        self.projector.on_error(callback);
+    }
+
+    /// See [`MongoProjector::last_error`].
+    pub fn last_error(&self) -> Option<HandlerFailure> {
+        self.projector.last_error()
     }
 
     /// See [`MongoProjector::next`].

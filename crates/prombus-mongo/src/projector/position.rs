@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// The time limit of one attempt to take over, on the server.
 const TAKE_OVER_TIME: Duration = Duration::from_secs(2);
-/// The number of attempts to take over is one less than this.
+/// The most attempts to take over: two minutes, twice as long as the server keeps an abandoned transaction open by default.
 const TAKE_OVERS_MAX: u32 = 60;
 /// The error code for an operation that exceeded its time limit.
 const MAX_TIME_EXPIRED: i32 = 50;
@@ -93,7 +93,7 @@ impl Positions {
     /// Writes the new owner. If a transaction of another projector is open, the server gives up after [`TAKE_OVER_TIME`]. Without this
     /// limit, the write could still succeed after the process that sent it has died.
     async fn take(&self, update: Document) -> MongoResult<Option<Document>> {
-        for _ in 1..TAKE_OVERS_MAX {
+        for _ in 0..TAKE_OVERS_MAX {
             let filter = doc! { "_id": &self.name };
             let take = self.positions.find_one_and_update(filter, update.clone()).upsert(true);
             let take = take.return_document(ReturnDocument::Before).max_time(TAKE_OVER_TIME);

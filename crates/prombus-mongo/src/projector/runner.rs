@@ -1,9 +1,10 @@
 //! Runs a projector in its own task.
 
 use super::{MongoProjection, MongoProjector, MongoProjectorError, MongoProjectorFigures};
+use crate::helper_task::HelperTask;
 use parking_lot::Mutex;
+use prombus::HandlerFailure;
 use std::sync::Arc;
-use tokio::sync::oneshot;
 
 impl<P: MongoProjection> MongoProjector<P> {
     /// Folds events until `shutdown` resolves or the bus is closed. After `shutdown`, the current batch is finished, or given up if the
@@ -53,24 +54,10 @@ impl<P: MongoProjection> MongoProjector<P> {
     /// # Panics
     /// Panics outside a tokio runtime.
     pub fn spawn(self) -> MongoProjectorHandle {
-        let (stop, stopped) = oneshot::channel::<()>();
         let figures = Arc::clone(&self.figures);
         let (topic, group) = (self.options.topic.clone(), self.options.group.clone());
-        let named = group.clone();
-        let task = tokio::spawn(async move {
-            let shutdown = async {
-                // Dropping the handle does not stop the projector.
-                if stopped.await.is_err() {
-                    std::future::pending::<()>().await;
-                }
-            };
-            let ran = self.run_until(shutdown).await;
-            if let Err(error) = &ran {
-                tracing::error!("projector {named} ends: {error}");
-            }
-            ran
-        });
-        MongoProjectorHandle { stop, task, figures, topic, group }
+        let task = HelperTask::spawn(Arc::clone(&self.failures), |shutdown| self.run_until(shutdown));
+        MongoProjectorHandle { task, figures, topic, group }
     }
 }
 
@@ -78,8 +65,7 @@ impl<P: MongoProjection> MongoProjector<P> {
 /// occurs.
 #[derive(Debug)]
 pub struct MongoProjectorHandle {
-    stop: oneshot::Sender<()>,
-    task: tokio::task::JoinHandle<Result<(), MongoProjectorError>>,
+    task: HelperTask<MongoProjectorError>,
     figures: Arc<Mutex<MongoProjectorFigures>>,
     topic: String,
     group: String,
@@ -96,6 +82,16 @@ impl MongoProjectorHandle {
         self.figures().to_prometheus(&self.topic, &self.group)
     }
 
+    /// Calls a function for each failure; see [`MongoProjector::on_error`].
+    pub fn on_error(&self, callback: impl Fn(&HandlerFailure) + Send + Sync + 'static) {
+        self.task.failures.on_error(callback);
+    }
+
+    /// The last failure, which is also the reason why a projector that has ended did so; `None` if there was none.
+    pub fn last_error(&self) -> Option<HandlerFailure> {
+        self.task.failures.last_error()
+    }
+
     /// Whether the projector has ended, with an error or because the bus was closed.
     pub fn is_finished(&self) -> bool {
         self.task.is_finished()
@@ -106,13 +102,6 @@ impl MongoProjectorHandle {
     /// # Errors
     /// The error that ended the projector before this call or during the current batch, if any.
     pub async fn stop(self) -> Result<(), MongoProjectorError> {
-        let _ = self.stop.send(());
-        match self.task.await {
-            Ok(ran) => ran,
-            Err(error) => {
-                tracing::error!("a projector's task ended early: {error}");
-                Ok(())
-            }
-        }
+        self.task.stop().await
     }
 }

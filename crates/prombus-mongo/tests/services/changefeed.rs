@@ -5,13 +5,15 @@ use crate::servers::{Mongod, ReplicaSet, SHORT_OPLOG, admin, free_port, open_dat
 use crate::setup::{all, database, payloads, until};
 use mongodb::Database;
 use mongodb::bson::{Document, doc};
-use prombus::Bus;
+use prombus::outbox::{OutboxPublisher, OutboxRecord, PublishFailure};
+use prombus::{BoxFuture, Bus, Published};
 use prombus_mongo::{Changefeed, ChangefeedError, ChangefeedOptions, FullDocument, mongodb};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
 
 async fn parsed(bus: &Bus, topic: &str) -> Vec<Value> {
     payloads(bus, topic).await.iter().map(|payload| serde_json::from_str(payload).unwrap()).collect()
@@ -23,7 +25,7 @@ async fn every_change_becomes_an_event_even_while_the_feed_is_stopped() {
     let users = database.collection::<Document>("users");
     users.insert_one(doc! { "_id": "old", "n": 0 }).await.unwrap();
     let bus = Bus::memory();
-    let options = ChangefeedOptions::new("users", "users.changes");
+    let options = ChangefeedOptions::collection("users").topic("users.changes");
     let open = || Changefeed::open(&database, Arc::new(bus.clone()), options.clone());
     let feed = open().await.unwrap().spawn();
     users.insert_one(doc! { "_id": "ann", "n": 1 }).await.unwrap();
@@ -48,6 +50,51 @@ async fn every_change_becomes_an_event_even_while_the_feed_is_stopped() {
     assert_eq!(events[3]["_id"], "ann");
 }
 
+/// A bus that reports each call, and waits for a permit after it has published.
+struct SlowBus {
+    bus: Bus,
+    calls: Semaphore,
+    permits: Semaphore,
+}
+
+impl OutboxPublisher for SlowBus {
+    fn publish<'a>(
+        &'a self,
+        records: &'a [OutboxRecord],
+    ) -> BoxFuture<'a, Vec<Result<Published, PublishFailure>>> {
+        Box::pin(async move {
+            let results = OutboxPublisher::publish(&self.bus, records).await;
+            self.calls.add_permits(1);
+            self.permits.acquire().await.unwrap().forget();
+            results
+        })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_feed_that_is_stopped_finishes_its_batch_and_stores_its_position() {
+    let (database, _drop) = database().await;
+    let users = database.collection::<Document>("users");
+    database.create_collection("users").await.unwrap();
+    let slow = Arc::new(SlowBus { bus: Bus::memory(), calls: Semaphore::new(0), permits: Semaphore::new(0) });
+    let options = ChangefeedOptions::collection("users").topic("changes");
+    let feed = Changefeed::open(&database, Arc::clone(&slow) as Arc<_>, options.clone()).await.unwrap();
+    let feed = feed.spawn();
+    users.insert_one(doc! { "_id": 1 }).await.unwrap();
+    slow.calls.acquire().await.unwrap().forget();
+    let mut stopping = Box::pin(feed.stop());
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut stopping).await;
+    assert!(early.is_err(), "it stopped in the middle of a batch");
+    slow.permits.add_permits(100);
+    stopping.await.unwrap();
+    // The position is after the first change, so the next start does not publish it again.
+    users.insert_one(doc! { "_id": 2 }).await.unwrap();
+    let feed = Changefeed::open(&database, Arc::clone(&slow) as Arc<_>, options).await.unwrap().spawn();
+    until("the second change", || async { feed.figures().published == 1 }).await;
+    assert_eq!(feed.figures().duplicates, 0);
+    feed.stop().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_can_be_filtered_mapped_and_seeded() {
     let (database, _drop) = database().await;
@@ -57,7 +104,7 @@ async fn changes_can_be_filtered_mapped_and_seeded() {
     let options = ChangefeedOptions {
         full_document: FullDocument::No,
         filter: vec![doc! { "$match": { "operationType": { "$ne": "delete" } } }],
-        ..ChangefeedOptions::new("users", "names")
+        ..ChangefeedOptions::collection("users").topic("names")
     };
     let feed = Changefeed::open(&database, Arc::new(bus.clone()), options.reseed()).await.unwrap();
     let feed = feed.map(|change, record| {
@@ -83,7 +130,7 @@ async fn a_dropped_or_renamed_collection_is_an_error_that_says_what_to_do() {
         let users = database.collection::<Document>(name);
         users.insert_one(doc! {}).await.unwrap();
         let bus = Bus::memory();
-        let options = ChangefeedOptions::new(name, "changes");
+        let options = ChangefeedOptions::collection(name).topic("changes");
         let feed = Changefeed::open(&database, Arc::new(bus.clone()), options).await.unwrap().spawn();
         users.insert_one(doc! { "_id": "last" }).await.unwrap();
         if rename {
@@ -115,7 +162,7 @@ async fn a_position_that_left_the_oplog_is_an_error_that_says_how_to_reseed() {
     let database = open_database(&format!("mongodb://{host}/?replicaSet={SHORT_OPLOG}"), "feed").await;
     let users = database.collection::<Document>("users");
     users.insert_one(doc! { "_id": 1 }).await.unwrap();
-    let options = ChangefeedOptions::new("users", "changes");
+    let options = ChangefeedOptions::collection("users").topic("changes");
     drop(Changefeed::open(&database, Arc::new(Bus::memory()), options.clone()).await.unwrap());
     users.insert_one(doc! { "_id": 2 }).await.unwrap();
     // Waits until the oplog begins after that position.
@@ -151,7 +198,7 @@ const FOLDER: &str = "PROMBUS_FEED_FOLDER";
 async fn open_feed(database: &Database, bus: &Bus) -> Changefeed {
     let options = ChangefeedOptions {
         full_document: FullDocument::No,
-        ..ChangefeedOptions::new("counters", "changes")
+        ..ChangefeedOptions::collection("counters").topic("changes")
     };
     Changefeed::open(database, Arc::new(bus.clone()), options).await.unwrap()
 }

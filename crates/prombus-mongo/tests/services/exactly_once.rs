@@ -99,6 +99,6 @@ async fn the_writes_of_a_handler_and_the_mark_commit_together() {
         let total = ledger.find_one(doc! { "_id": "total" }).await.unwrap().unwrap();
         assert_eq!(total.get_i64("sum").unwrap(), 51 * 25);
         assert_eq!(ledger.count_documents(doc! {}).await.unwrap(), 51);
-        assert_eq!(all(&database, "dedupe").await.len(), 50);
+        assert_eq!(all(&database, "exactly_once").await.len(), 50);
     }
 }

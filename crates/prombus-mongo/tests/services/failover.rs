@@ -44,10 +44,10 @@ async fn a_failover_loses_and_duplicates_nothing() {
     });
     let handler = handler.await.unwrap();
     let options =
-        MongoProjectorOptions { batch_size: 10, ..MongoProjectorOptions::new("payments", "totals") };
+        MongoProjectorOptions { batch_size: 10, ..MongoProjectorOptions::group("totals").topic("payments") };
     let totals = Totals(database.collection("totals"));
     let projector = MongoProjector::open(&bus, &database, options, totals).await.unwrap().spawn();
-    let mut options = ChangelogOptions::new("payments", "newest", "newest");
+    let mut options = ChangelogOptions::group("newest").topic("payments").collection("newest");
     options.projector.batch_size = 10;
     let changelog = ChangelogProjector::open(&bus, &database, options).await.unwrap().spawn();
 

@@ -80,7 +80,7 @@ impl MongoProjection for Totals {
 }
 
 async fn projector(bus: &Bus, database: &Database) -> Result<MongoProjectorHandle> {
-    let options = MongoProjectorOptions::new("payments", "totals");
+    let options = MongoProjectorOptions::group("totals").topic("payments");
     let totals = Totals(database.collection("totals"));
     Ok(MongoProjector::open(bus, database, options, totals).await?.spawn())
 }
@@ -88,14 +88,14 @@ async fn projector(bus: &Bus, database: &Database) -> Result<MongoProjectorHandl
 
 // docs: changelog
 async fn changelog(bus: &Bus, database: &Database) -> Result<MongoProjectorHandle> {
-    let options = ChangelogOptions::new("users", "users-collection", "users");
+    let options = ChangelogOptions::group("users-collection").topic("users").collection("users");
     Ok(ChangelogProjector::open(bus, database, options).await?.spawn())
 }
 // end
 
 // docs: changefeed
 async fn changefeed(bus: &Bus, database: &Database) -> Result<ChangefeedHandle> {
-    let options = ChangefeedOptions::new("profiles", "profiles.changes");
+    let options = ChangefeedOptions::collection("profiles").topic("profiles.changes");
     Ok(Changefeed::open(database, Arc::new(bus.clone()), options).await?.spawn())
 }
 // end
@@ -125,7 +125,8 @@ async fn the_examples_of_the_guide_work() {
             && totals.figures().position == 3
             && users.figures().position == 1
             && count("ledger").await == 3
-            && count("dedupe").await == 4
+            && count("dedupe").await == 1
+            && count("exactly_once").await == 3
     })
     .await;
     let ann =

@@ -73,8 +73,10 @@ async fn serve(kind: &str, database: &Database, bus: &Bus, is_busy: bool) {
             handler.unsubscribe().await.unwrap();
         }
         "projector" => {
-            let options =
-                MongoProjectorOptions { batch_size: 10, ..MongoProjectorOptions::new("payments", "totals") };
+            let options = MongoProjectorOptions {
+                batch_size: 10,
+                ..MongoProjectorOptions::group("totals").topic("payments")
+            };
             // The take-over of a killed process may still succeed later; then the projector is reopened.
             loop {
                 let totals = Totals(database.collection("totals"));
@@ -88,7 +90,7 @@ async fn serve(kind: &str, database: &Database, bus: &Bus, is_busy: bool) {
             }
         }
         "changelog" => {
-            let mut options = ChangelogOptions::new("payments", "newest", "newest");
+            let mut options = ChangelogOptions::group("newest").topic("payments").collection("newest");
             options.projector.batch_size = 10;
             loop {
                 let opened = ChangelogProjector::open(bus, database, options.clone()).await;

@@ -91,7 +91,7 @@ async fn a_claim_that_was_lost_changes_nothing() {
     assert_eq!(outbox.mark_sent("one", std::slice::from_ref(&row)).await.unwrap(), 0);
     let failed = FailedRow { row: row.clone(), error: "late".to_owned(), is_permanent: true };
     let failed = outbox.mark_error("one", &[failed]).await.unwrap();
-    assert_eq!((failed.dead, failed.retried), (0, 0));
+    assert_eq!((failed.dead.len(), failed.retried), (0, 0));
     outbox.release("one", std::slice::from_ref(&row), "late").await.unwrap();
     assert_eq!(statuses(&database).await, ["claimed"]);
     assert_eq!(outbox.mark_sent("two", &[row]).await.unwrap(), 1);

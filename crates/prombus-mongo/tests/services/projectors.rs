@@ -4,7 +4,7 @@ use crate::setup::{all, database, payloads, publish_numbers, until};
 use mongodb::bson::{Document, doc};
 use mongodb::options::IndexOptions;
 use mongodb::{ClientSession, Collection, IndexModel};
-use prombus::{BoxFuture, Bus, Event};
+use prombus::{AfterFailure, BoxFuture, Bus, Event};
 use prombus_mongo::{
     ChangelogOptions, ChangelogProjector, HandlerError, MongoProjection, MongoProjector, MongoProjectorError,
     MongoProjectorOptions, mongodb,
@@ -54,7 +54,7 @@ async fn events_are_folded_once_over_restarts_and_a_rebuild_starts_over() {
     let totals = database.collection::<Document>("totals");
     let bus = Bus::memory();
     publish_numbers(&bus, "a", 0..150).await;
-    let options = MongoProjectorOptions::new("a", "p");
+    let options = MongoProjectorOptions::group("p").topic("a");
     let open = |options: MongoProjectorOptions| {
         MongoProjector::open(&bus, &database, options, Totals(totals.clone()))
     };
@@ -105,7 +105,7 @@ async fn rejected_events_become_dead_letters() {
     bus.publish("a", &"no number").key("k1").await.unwrap();
     bus.publish("a", &7).await.unwrap();
     publish_numbers(&bus, "a", 5..10).await;
-    let options = MongoProjectorOptions::new("a", "p");
+    let options = MongoProjectorOptions::group("p").topic("a");
     let running =
         MongoProjector::open(&bus, &database, options, Totals(totals.clone())).await.unwrap().spawn();
     until("all are folded", || async { running.figures().position == 12 }).await;
@@ -136,10 +136,13 @@ async fn a_changelog_keeps_the_state_of_its_topic_in_a_collection() {
     publish("fay", serde_json::json!({ "mail": "ann@x" })).await;
     // Written by another program, with a newer version.
     users.insert_one(doc! { "_id": "eve", "_key": "eve", "_v": 1_000_i64, "value": 99 }).await.unwrap();
-    let options = ChangelogOptions::new("users", "p", "users");
+    let options = ChangelogOptions::group("p").topic("users").collection("users");
     let running = ChangelogProjector::open(&bus, &database, options.clone()).await.unwrap().spawn();
     until("all are folded", || async { running.figures().position == 8 }).await;
     assert_eq!(running.figures().rejected, 2);
+    let failure = running.last_error().expect("events were rejected");
+    assert_eq!(failure.event.map(|event| event.seq), Some(5), "the last one that was rejected");
+    assert!(failure.error.contains("$bad") && failure.next == AfterFailure::DeadLetter, "{}", failure.error);
     running.stop().await.unwrap();
     let mut found = all(&database, "users").await;
     found.sort_by_key(|it| it.get_str("_id").unwrap().to_owned());

@@ -3,11 +3,14 @@
 use super::fields::{Ignored, sorted};
 use super::untyped::Untyped;
 use super::{OptionError, check_count, check_length, check_range};
-use crate::idempotency_key::id_of_key;
+use crate::event::Addressee;
+use crate::group_name::GroupName;
+use crate::idempotency_key::id_of_checked_key;
 use crate::limits::{
-    MAX_CAUSED_BY, MAX_HEADER_NAME_BYTES, MAX_HEADER_VALUE_BYTES, MAX_HEADERS, MAX_IDEMPOTENCY_KEY_BYTES,
-    MAX_KEY_BYTES, MAX_TAG_BYTES, MAX_TAGS, MAX_TS_MS,
+    MAX_CAUSED_BY, MAX_HEADER_NAME_BYTES, MAX_HEADER_VALUE_BYTES, MAX_HEADERS, MAX_KEY_BYTES, MAX_TAG_BYTES,
+    MAX_TAGS, MAX_TS_MS,
 };
+use crate::pattern::Pattern;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use uuid::Uuid;
@@ -36,11 +39,16 @@ pub struct PublishOptions {
     /// The id of the publisher's session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sid: Option<Uuid>,
+    /// The only group that receives the event. Over a connection, this requires the scope `admin`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub addressee: Option<Addressee>,
 }
 
 /// The names that `opts` of a PUBLISH may have.
-pub(crate) const NAMES: [&str; 8] =
-    ["id", "ts", "key", "headers", "tags", "caused_by", "sid", "idempotencyKey"];
+pub(crate) const NAMES: [&str; 9] =
+    ["id", "ts", "key", "headers", "tags", "caused_by", "sid", "idempotencyKey", "addressee"];
+/// The names that `addressee` may have.
+const ADDRESSEE_NAMES: [&str; 2] = ["subscription", "group"];
 
 impl PublishOptions {
     /// Whether no option is set.
@@ -64,10 +72,11 @@ impl PublishOptions {
         for tag in &self.tags {
             check_length("tags", tag, 1, MAX_TAG_BYTES)?;
         }
-        check_count("caused_by", self.caused_by.len(), MAX_CAUSED_BY)
+        check_count("caused_by", self.caused_by.len(), MAX_CAUSED_BY)?;
+        self.addressee.as_ref().map_or(Ok(()), check_addressee)
     }
 
-    /// Reads and checks options. `idempotencyKey` becomes an id ([`id_of_key`]). Unknown fields are ignored.
+    /// Reads and checks options. `idempotencyKey` becomes an id ([`id_of_checked_key`]). Unknown fields are ignored.
     ///
     /// # Errors
     /// Names the field, the value and what is allowed.
@@ -82,7 +91,7 @@ impl PublishOptions {
     fn from_untyped(value: Untyped<'_>, ignored: &mut Ignored) -> Result<Self, OptionError> {
         let mut options = Self::default();
         let Some(value) = value.into_option() else { return Ok(options) };
-        let [id, ts, key, headers, tags, caused_by, sid, idempotency_key] =
+        let [id, ts, key, headers, tags, caused_by, sid, idempotency_key, addressee] =
             sorted(value.map("opts")?, &NAMES, ignored)?;
         options.id = id.map(|id| id.uuid("id")).transpose()?;
         options.ts = ts.map(|ts| ts.whole("ts", 0, MAX_TS_MS)).transpose()?;
@@ -93,10 +102,10 @@ impl PublishOptions {
         let ids = caused_by.map(|ids| ids.list("caused_by")).transpose()?.unwrap_or_default();
         options.caused_by = ids.into_iter().map(|id| id.uuid("caused_by")).collect::<Result<_, _>>()?;
         options.sid = sid.map(|sid| sid.uuid("sid")).transpose()?;
+        options.addressee = addressee.map(|it| addressee_of(it, ignored)).transpose()?;
         if let Some(key) = idempotency_key {
             let key = key.text("idempotencyKey")?;
-            check_length("idempotencyKey", &key, 1, MAX_IDEMPOTENCY_KEY_BYTES)?;
-            if options.id.replace(id_of_key(&key)).is_some() {
+            if options.id.replace(id_of_checked_key(&key)?).is_some() {
                 return Err(OptionError::Exclusive { field: "id", other: "idempotencyKey" });
             }
         }
@@ -111,6 +120,33 @@ fn headers_of(value: Untyped<'_>) -> Result<BTreeMap<String, String>, OptionErro
         .into_iter()
         .map(|(name, value)| Ok((name.into_owned(), value.text("headers")?.into_owned())))
         .collect()
+}
+
+fn addressee_of(value: Untyped<'_>, ignored: &mut Ignored) -> Result<Addressee, OptionError> {
+    let values = sorted(value.map("addressee")?, &ADDRESSEE_NAMES, ignored)?;
+    let [subscription, group] = values.map(|value| value.map(|it| it.text("addressee")).transpose());
+    match (subscription?, group?) {
+        (Some(subscription), Some(group)) => Ok(Addressee::new(subscription, group)),
+        _ => Err(OptionError::NotAllowed {
+            field: "addressee".to_owned(),
+            got: "an object without both names".to_owned(),
+            allowed: "{\"subscription\": a topic or pattern, \"group\": the name of a group}",
+        }),
+    }
+}
+
+fn check_addressee(addressee: &Addressee) -> Result<(), OptionError> {
+    if let Err(source) = Pattern::new(&addressee.subscription) {
+        return Err(OptionError::Topic { field: "addressee".to_owned(), source });
+    }
+    if GroupName::new(&addressee.group).is_err() {
+        return Err(OptionError::NotAllowed {
+            field: "addressee".to_owned(),
+            got: format!("the group {:?}", super::fields::shown(&addressee.group)),
+            allowed: "the name of a group",
+        });
+    }
+    Ok(())
 }
 
 pub(super) fn check_headers(field: &str, headers: &BTreeMap<String, String>) -> Result<(), OptionError> {

@@ -118,6 +118,7 @@ fn written_event(EventFrame { topic, group, event, ctx }: &EventFrame) -> Vec<u8
         headers: &event.headers,
         caused_by: &event.caused_by,
         tags: &event.tags,
+        addressee: event.addressee.as_ref(),
     };
     put_body_head(&mut body, &fields);
     body.extend_from_slice(event.payload.get().as_bytes());

@@ -81,6 +81,7 @@ fn all_parts_of_a_filter_must_match() {
         headers: &headers,
         caused_by: &[],
         tags: &tags,
+        addressee: None,
     };
     put_body_head(&mut bytes, &fields);
     bytes.extend_from_slice(br##"{"tags":["#other"],"headers":{"c":"3"}}"##);

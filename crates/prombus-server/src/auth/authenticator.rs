@@ -1,4 +1,4 @@
-//! Resolves tokens to principals. There is no I/O after startup, and no clock: callers pass the time.
+//! Resolves tokens to principals. Key files are read only by [`Authenticator::new`]. There is no clock: callers pass the time.
 
 #[cfg(test)]
 mod tests;
@@ -15,12 +15,12 @@ use std::sync::Arc;
 /// A longer token is refused without further checks.
 const MAX_TOKEN_BYTES: usize = 8 * 1024;
 
-/// Resolves tokens to principals. Created at startup. Only then are the key files read.
+/// Resolves tokens to principals. Created at startup and at each reload. Only then are the key files read.
 #[derive(Debug)]
 pub struct Authenticator {
-    tokens: StaticTokens,
-    jwt: Option<JwtVerifier>,
-    rules: Arc<[Rule]>,
+    pub(super) tokens: StaticTokens,
+    pub(super) jwt: Option<JwtVerifier>,
+    pub(super) rules: Arc<[Rule]>,
     is_configured: bool,
 }
 

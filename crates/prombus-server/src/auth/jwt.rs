@@ -5,6 +5,7 @@
 //! are never fetched over the network, and keys in a token's header (`jwk`, `jku`, `x5u`) are ignored.
 
 mod claims;
+mod fault;
 mod key;
 mod leeway;
 mod options;

@@ -4,7 +4,7 @@ use super::fingerprint::Fingerprint;
 use super::pattern::covers;
 use super::rule::{self, Rule};
 use super::scope::Scope;
-use prombus_protocol::{Pattern, check_topic};
+use prombus_protocol::{DEAD_LETTER_PREFIX, Pattern, check_topic};
 use std::sync::{Arc, LazyLock};
 
 /// The owner of a token. Both scopes and rules must allow an action; everything else is denied.
@@ -20,7 +20,7 @@ pub struct Principal {
     fingerprint: Fingerprint,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Grants {
     scopes: Vec<Scope>,
     /// Only the rules for this principal, in order. `None`: no rules are configured.
@@ -35,8 +35,7 @@ impl Principal {
         expires_ms: Option<i64>,
         fingerprint: Fingerprint,
     ) -> Self {
-        let mine = || rules.iter().filter(|rule| rule.is_about(&name)).cloned().collect();
-        let rules = (!rules.is_empty()).then(mine);
+        let rules = rules_about(&name, rules);
         Self { name, grants: Some(Grants { scopes, rules }), expires_ms, fingerprint }
     }
 
@@ -65,6 +64,21 @@ impl Principal {
 
     pub(super) fn scopes(&self) -> &[Scope] {
         self.grants.as_ref().map_or(&[], |grants| &grants.scopes)
+    }
+
+    /// Whether this is the principal of a server without auth.
+    pub(crate) fn is_anyone(&self) -> bool {
+        self.grants.is_none()
+    }
+
+    /// Whether both may do the same.
+    pub(super) fn has_same_grants(&self, other: &Self) -> bool {
+        self.grants == other.grants
+    }
+
+    /// Whether these rules contain the same rules about this principal as those that it has.
+    pub(super) fn has_rules_of(&self, rules: &[Rule]) -> bool {
+        self.grants.as_ref().is_some_and(|grants| grants.rules == rules_about(&self.name, rules))
     }
 
     /// The same principal, but it expires at this time at the latest.
@@ -97,9 +111,23 @@ impl Principal {
             && grants.rules.as_ref().is_none_or(|rules| rule::may_subscribe(rules, &wanted, group))
     }
 
+    /// Whether the owner has a scope to read dead letters, of whatever topic.
+    pub fn may_read_dead_letters(&self) -> bool {
+        let Some(grants) = &self.grants else { return true };
+        // Other patterns, even `**`, do not match dead letters.
+        let is_dead_letters = |scope: &Scope| matches!(scope, Scope::Subscribe(pattern) if pattern.as_str().starts_with(DEAD_LETTER_PREFIX));
+        grants.scopes.iter().any(is_dead_letters)
+    }
+
     /// Whether the owner may use the admin routes, which show and change the operation of the bus. Rules do not limit this,
     /// because they are about topics.
     pub fn is_admin(&self) -> bool {
         self.grants.as_ref().is_none_or(|grants| grants.scopes.contains(&Scope::Admin))
     }
+}
+
+/// The rules about a principal, in order; `None` if no rules are configured.
+fn rules_about(name: &str, rules: &[Rule]) -> Option<Vec<Rule>> {
+    let mine = || rules.iter().filter(|rule| rule.is_about(name)).cloned().collect();
+    (!rules.is_empty()).then(mine)
 }

@@ -119,6 +119,16 @@ impl StaticTokens {
         found.cloned()
     }
 
+    /// The owners of all tokens.
+    pub(super) fn principals(&self) -> impl Iterator<Item = &Principal> {
+        self.0.iter().map(|(_, principal)| &**principal)
+    }
+
+    /// The owner with this name.
+    pub(super) fn by_name(&self, name: &str) -> Option<&Principal> {
+        self.principals().find(|principal| principal.name() == name)
+    }
+
     /// The owner of the token with this fingerprint.
     pub(super) fn by_fingerprint(&self, fingerprint: Fingerprint) -> Option<&Arc<Principal>> {
         self.0.iter().map(|(_, principal)| principal).find(|principal| principal.fingerprint() == fingerprint)

@@ -6,7 +6,9 @@
 use super::ApiError;
 use super::last_event_id;
 use super::query::Query;
-use crate::auth::{AuthRefused, Authenticator, Guard, Principal, SseTickets, TicketRefused, TicketScope};
+use crate::auth::{
+    AuthRefused, Authenticator, Guard, NEEDS_ADMIN, Principal, SseTickets, TicketRefused, TicketScope,
+};
 use crate::clock::now_ms;
 use crate::gateway::Gateway;
 use crate::peer::Ends;
@@ -108,16 +110,20 @@ pub(super) fn authenticate(
     access: Access,
     requested: &Requested<'_>,
 ) -> Result<Arc<Principal>, ApiError> {
-    if access == Access::Open || !gateway.auth.is_configured() {
+    if access == Access::Open {
+        return Ok(Principal::anyone());
+    }
+    let auth = &gateway.live.current().auth;
+    if !auth.is_configured() {
         return Ok(Principal::anyone());
     }
     let token = bearer(requested.headers)?;
     let ticket = if access == Access::Ticket { requested.query.one("ticket")? } else { None };
     let principal = match (token, ticket) {
-        (None, Some(ticket)) if SseTickets::is_one(ticket) => redeem_sse(gateway, ticket, requested)
+        (None, Some(ticket)) if SseTickets::is_one(ticket) => redeem_sse(gateway, auth, ticket, requested)
             .map_err(|refused| ApiError::new(ErrorCode::BadToken, refused))?,
-        (None, Some(ticket)) => redeem_once(gateway, ticket)?,
-        _ => gateway.auth.authenticate(token, now_ms())?,
+        (None, Some(ticket)) => redeem_once(gateway, auth, ticket)?,
+        _ => auth.authenticate(token, now_ms())?,
     };
     if access == Access::Admin {
         check_is_admin(&principal)?;
@@ -134,14 +140,17 @@ fn check_is_admin(principal: &Principal) -> Result<(), ApiError> {
     if principal.is_admin() {
         return Ok(());
     }
-    Err(ApiError::forbidden("this needs a token with the scope \"admin\""))
+    Err(ApiError::forbidden(NEEDS_ADMIN))
 }
 
 /// The principal of a ticket that works once.
-fn redeem_once(gateway: &Gateway, ticket: &str) -> Result<Arc<Principal>, ApiError> {
+fn redeem_once(gateway: &Gateway, auth: &Authenticator, ticket: &str) -> Result<Arc<Principal>, ApiError> {
     let now_ms = now_ms();
     let principal = gateway.tickets.redeem(ticket, now_ms);
-    principal.filter(|principal| !principal.is_expired(now_ms)).ok_or_else(|| {
+    // A reload may have revoked or changed the token since the ticket was issued.
+    let is_valid =
+        |principal: &Arc<Principal>| !principal.is_expired(now_ms) && auth.validity(principal).is_same();
+    principal.filter(is_valid).ok_or_else(|| {
         ApiError::new(ErrorCode::BadToken, "the ticket is not valid: it works once, within 30 s")
     })
 }
@@ -149,6 +158,7 @@ fn redeem_once(gateway: &Gateway, ticket: &str) -> Result<Arc<Principal>, ApiErr
 /// The principal of a ticket for one subscription.
 fn redeem_sse(
     gateway: &Gateway,
+    auth: &Authenticator,
     ticket: &str,
     requested: &Requested<'_>,
 ) -> Result<Arc<Principal>, TicketRefused> {
@@ -156,7 +166,7 @@ fn redeem_sse(
     let key = gateway.backend.kept(SseTickets::KEY_NAME).ok_or(TicketRefused::Bad)?;
     let scope = TicketScope::new(requested.topic, requested.query.pairs());
     let is_reconnect = last_event_id::is_sent(requested.headers);
-    gateway.sse_tickets.redeem(&key, ticket, scope, is_reconnect, &gateway.auth, now_ms())
+    gateway.sse_tickets.redeem(&key, ticket, scope, is_reconnect, auth, now_ms())
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use super::parameters::{Parameter, ParameterIn};
 use super::query::Query;
 use crate::auth::Principal;
 use crate::gateway::Gateway;
+use crate::live::Standing;
 use crate::peer::Peer;
 use axum::body::Body;
 use axum::extract::{FromRequestParts as _, RawPathParams, Request};
@@ -24,6 +25,8 @@ pub(super) struct Call {
     /// Unknown names in the query; a handler adds the unknown names in the body.
     pub(super) ignored: IgnoredNames,
     pub(super) body: Body,
+    /// Whether the caller still has its permissions.
+    pub(super) standing: Standing,
     /// Decoded parameters of the path.
     path: Vec<(String, String)>,
 }
@@ -46,6 +49,7 @@ impl Call {
         let path: Vec<(String, String)> =
             path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let topic = path.iter().find(|(name, _)| name == "topic").map_or("", |(_, value)| value);
+        let version = gateway.live.version();
         let authenticate = |query: &Query| {
             let requested = Requested { topic, headers: &parts.headers, query };
             access::authenticate(&gateway, access, &requested)
@@ -59,7 +63,9 @@ impl Call {
             }
         };
         let principal = authenticate(&query)?;
-        Ok(Self { gateway, principal, peer, headers: parts.headers, query, ignored, body, path })
+        let standing = Standing::new(&gateway.live, &principal, version);
+        let headers = parts.headers;
+        Ok(Self { gateway, principal, peer, headers, query, ignored, body, standing, path })
     }
 
     fn path(&self, name: &str) -> &str {
@@ -91,7 +97,7 @@ impl Call {
         if self.principal.may_subscribe(topic, None) {
             return Ok(());
         }
-        Err(ApiError::forbidden(format!("this token may not read {topic:?}")))
+        Err(ApiError::forbidden(self.principal.subscribe_refusal(topic, None)))
     }
 }
 

@@ -10,12 +10,24 @@ use std::borrow::Cow;
 use std::fmt;
 
 /// The fields of a record. `seq` and `partition` are accepted and ignored: the server assigns the seq.
-const NAMES: [&str; 11] =
-    ["payload", "topic", "id", "ts", "key", "headers", "tags", "caused_by", "sid", "seq", "partition"];
+const NAMES: [&str; 12] = [
+    "payload",
+    "topic",
+    "id",
+    "ts",
+    "key",
+    "headers",
+    "tags",
+    "caused_by",
+    "sid",
+    "addressee",
+    "seq",
+    "partition",
+];
 const PAYLOAD: usize = 0;
 const TOPIC: usize = 1;
 /// The indexes in [`NAMES`] of fields that are publish options.
-const OPTIONS: std::ops::RangeInclusive<usize> = 2..=8;
+const OPTIONS: std::ops::RangeInclusive<usize> = 2..=9;
 
 /// The unparsed values of [`NAMES`].
 type Values<'a> = [Option<&'a RawValue>; NAMES.len()];
@@ -51,6 +63,7 @@ pub(super) fn open<'a>(
         tags: if own.tags.is_empty() { defaults.tags.clone() } else { own.tags },
         caused_by: if own.caused_by.is_empty() { defaults.caused_by.clone() } else { own.caused_by },
         sid: own.sid.or(defaults.sid),
+        addressee: own.addressee.or_else(|| defaults.addressee.clone()),
     };
     Ok((payload, options))
 }

@@ -1,6 +1,7 @@
 //! Errors of HTTP requests: `{"error": …, "code": …}`. The only place that maps error codes to HTTP statuses.
 
 use crate::auth::{AuthRefused, GuardRefused};
+use crate::live::Withdrawn;
 use crate::rate_limit::RateLimited;
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -127,6 +128,12 @@ impl From<RateLimited> for ApiError {
     fn from(error: RateLimited) -> Self {
         let retry_after_ms = Some(error.retry_after_ms);
         Self { retry_after_ms, ..Self::new(ErrorCode::RateLimited, error) }
+    }
+}
+
+impl From<Withdrawn> for ApiError {
+    fn from(withdrawn: Withdrawn) -> Self {
+        Self::new(ErrorCode::BadToken, withdrawn)
     }
 }
 

@@ -61,7 +61,7 @@ impl ReadRequest {
     /// Checks that the caller may read the topics of a pattern.
     pub(super) fn of(call: &Call, pattern: &Pattern) -> Result<Self, ApiError> {
         call.check_may_read(pattern.as_str())?;
-        let client = StreamClient::new(&call.gateway, &call.principal);
+        let client = StreamClient::new(call);
         Ok(Self { client, filter: call.query.filter()? })
     }
 }

@@ -42,7 +42,7 @@ pub(super) async fn export(call: Call) -> Answered {
     // The end is located first: events that are published between the two lookups are after the end.
     let end_seq = match pattern.as_topic() {
         Some(topic) => {
-            let client = StreamClient::new(&call.gateway, &call.principal);
+            let client = StreamClient::new(&call);
             TopicReader::locate(client, topic, Start::Latest).await?.next_seq
         }
         None => u64::MAX,

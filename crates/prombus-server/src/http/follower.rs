@@ -3,16 +3,17 @@
 
 use super::access::check_admin_token;
 use super::answer::{self, Answered};
-use super::{ApiError, cors};
+use super::route::Verb;
+use super::{ApiError, cors, exposition};
 use crate::auth::Authenticator;
 use crate::gateway::GatewayParts;
 use crate::metrics;
-use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, header};
 use axum::response::{IntoResponse as _, Response};
 use prombus_protocol::ErrorCode;
 use serde::Serialize;
+use std::time::Instant;
 
 /// A route that a follower serves itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,17 +41,33 @@ struct FollowerStatus<'a> {
 impl OwnRoute {
     /// The route of a request, if a follower serves it.
     pub(crate) fn of(parts: &Parts) -> Option<Self> {
-        match parts.uri.path() {
-            "/healthz" => Some(Self::Health),
-            "/readyz" => Some(Self::Readiness),
-            "/metrics" => Some(Self::Metrics),
-            _ => None,
+        let path = parts.uri.path();
+        [Self::Health, Self::Readiness, Self::Metrics].into_iter().find(|route| route.path() == path)
+    }
+
+    fn path(self) -> &'static str {
+        match self {
+            Self::Health => "/healthz",
+            Self::Readiness => "/readyz",
+            Self::Metrics => "/metrics",
         }
     }
 
     /// The response to a request.
     pub(crate) fn answer(self, parts: &Parts, gateway: &GatewayParts, leader: &LeaderView) -> Response {
-        let allowed = cors::allowed_origin(&gateway.options.cors_origins, &parts.headers);
+        let started = Instant::now();
+        let response = self.respond(parts, gateway, leader);
+        let requests = &gateway.metrics.requests;
+        let counters = match parts.method {
+            Method::GET | Method::HEAD => requests.route(self.path(), Verb::Get.method()),
+            _ => requests.unmatched(parts.method.as_str()),
+        };
+        counters.count(response.status().as_u16(), started.elapsed());
+        response
+    }
+
+    fn respond(self, parts: &Parts, gateway: &GatewayParts, leader: &LeaderView) -> Response {
+        let allowed = cors::allowed_origin(&gateway.live.current().cors_origins, &parts.headers);
         if let Some(response) = cors::preflight(&parts.method, &parts.headers, allowed.as_ref()) {
             return finish(response, parts, gateway);
         }
@@ -62,7 +79,7 @@ impl OwnRoute {
                 Ok(()) => status(leader),
                 Err(reason) => Err(ApiError::new(ErrorCode::Unavailable, reason)),
             },
-            Self::Metrics => metrics(&gateway.auth, parts, gateway),
+            Self::Metrics => metrics(&gateway.live.current().auth, parts, gateway),
         };
         let mut response = answered.unwrap_or_else(ApiError::into_response);
         if response.status().as_u16() == 405 {
@@ -80,8 +97,8 @@ fn metrics(auth: &Authenticator, parts: &Parts, gateway: &GatewayParts) -> Answe
     check_admin_token(auth, &parts.headers)?;
     let shared_store = gateway.shared_store.as_deref();
     let shared_store = shared_store.ok_or_else(|| ApiError::internal("the store is not shared"))?;
-    let text = metrics::render_follower(&gateway.metrics, shared_store);
-    Ok(answer::typed("text/plain; version=0.0.4; charset=utf-8", Body::from(text)))
+    let render = |format| metrics::render_follower(&gateway.metrics, shared_store, format);
+    Ok(exposition::answer(&parts.headers, render))
 }
 
 fn wrong_method(method: &Method) -> ApiError {
@@ -95,7 +112,7 @@ pub(crate) fn refuse(error: ApiError, parts: &Parts, gateway: &GatewayParts) -> 
 }
 
 fn finish(mut response: Response, parts: &Parts, gateway: &GatewayParts) -> Response {
-    let origins = &gateway.options.cors_origins;
+    let origins = &gateway.live.current().cors_origins;
     let allowed = cors::allowed_origin(origins, &parts.headers);
     cors::put_headers(origins, allowed, response.headers_mut());
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

@@ -32,6 +32,8 @@ struct GroupView {
     made_ts: i64,
     /// The group is deleted after this time without members; `None` if it has no such limit of its own.
     expire_ms: Option<u64>,
+    /// Whether the whole group is paused.
+    paused: bool,
     /// The number of members.
     members: usize,
     /// The number of events that the group has not settled.
@@ -185,7 +187,7 @@ fn place_of(next: &str) -> Result<(String, String), ApiError> {
 pub(super) async fn group(call: Call) -> Answered {
     let (topic, group) = call.group()?;
     let (topic, group) = (topic.as_str(), group.as_str());
-    let forbidden = || ApiError::forbidden(format!("this token may not read {topic:?} as {group:?}"));
+    let forbidden = || ApiError::forbidden(call.principal.subscribe_refusal(topic, Some(group)));
     // Checked before the lookup, so that the response does not reveal whether the group exists.
     if !may_join(&call.principal, topic, group) {
         return Err(forbidden());
@@ -249,6 +251,7 @@ impl From<GroupInfo> for GroupView {
             topic: info.topic,
             group: info.group,
             made_ts: info.made_ms,
+            paused: info.is_paused,
             expire_ms: info.expire_ms,
             members: info.members,
             lag: info.lag,

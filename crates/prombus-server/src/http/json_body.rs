@@ -16,7 +16,10 @@ const BODY_BYTES_MAX: usize = 64 * 1024;
 pub(super) async fn body_of(call: &mut Call) -> Result<Bytes, ApiError> {
     let body = std::mem::take(&mut call.body);
     let incoming = BodyReader::new(&call.gateway, &call.headers, body, BODY_BYTES_MAX)?;
-    incoming.whole(&mut HeldBytes::new(&call.gateway)).await
+    let body = incoming.whole(&mut HeldBytes::new(&call.gateway)).await?;
+    // A body may take long to arrive.
+    call.standing.check()?;
+    Ok(body)
 }
 
 /// Checks that the body is valid JSON with bounded nesting, so that parsing it is cheap.
@@ -37,10 +40,25 @@ pub(super) fn options_of<T: DeserializeOwned>(
     ignored: &mut IgnoredNames,
 ) -> Result<T, ApiError> {
     let json = object(&fields_of(body, shape, ignored)?);
-    let refused = |error| ApiError::bad_request(format!("the body: {error}"));
+    let refused = |error: serde_json::Error| {
+        ApiError::bad_request(format!("the body: {}", in_words(&error.to_string())))
+    };
     let mut options: Value = serde_json::from_str(&json).map_err(refused)?;
     options.as_object_mut().into_iter().flat_map(Map::values_mut).for_each(make_whole);
     serde_json::from_value(options).map_err(refused)
+}
+
+/// The message of the JSON parser, with the types in words instead of the names that Rust has for them.
+fn in_words(message: &str) -> String {
+    let Some((start, name)) = message.rsplit_once("expected ") else { return message.to_owned() };
+    let words = match name.split(' ').next().unwrap_or_default() {
+        "f32" | "f64" => "a number",
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number that is not negative",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        _ => return message.to_owned(),
+    };
+    let rest = name.split_once(' ').map(|(_, rest)| format!(" {rest}")).unwrap_or_default();
+    format!("{start}expected {words}{rest}")
 }
 
 /// Turns a number such as `318.0` into the integer 318, as JSON Schema does.
@@ -62,4 +80,25 @@ pub(super) fn fields_of(
 ) -> Result<Vec<(&'static str, String)>, ApiError> {
     let fields = fields::canonical(checked(body)?, shape, ignored)?;
     fields.ok_or_else(|| ApiError::bad_request("the body must be a JSON object"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_type_is_described_in_words() {
+        const SHAPE: Shape = Shape::flat(&["retention_days", "retention_ms", "compaction"]);
+        let error = |body: &str| {
+            let parsed =
+                options_of::<prombus::TopicOptions>(body.as_bytes(), &SHAPE, &mut IgnoredNames::default());
+            parsed.expect_err("a wrong type").message
+        };
+        let days = error(r#"{"retention_days":"soon"}"#);
+        assert!(days.ends_with("string \"soon\", expected a number"), "{days}");
+        let ms = error(r#"{"retention_ms":-1}"#);
+        assert!(ms.ends_with("expected a whole number that is not negative"), "{ms}");
+        let compaction = error(r#"{"compaction":"yes"}"#);
+        assert!(compaction.ends_with("expected a boolean"), "{compaction}");
+    }
 }

@@ -1,12 +1,13 @@
 //! Routes about the server itself: greeting, health, readiness and metrics.
 
-use super::ApiError;
 use super::answer::{self, Answered};
 use super::call::Call;
-use crate::metrics;
+use super::{ApiError, exposition};
+use crate::metrics::{self, Sources};
 use axum::body::Body;
 use prombus_protocol::ErrorCode;
 use serde::Serialize;
+use std::time::Duration;
 
 #[derive(Serialize)]
 struct Status {
@@ -51,15 +52,21 @@ pub(super) async fn readyz(call: Call) -> Answered {
     healthz(call).await
 }
 
+/// The time that a scrape spends on the ages of groups. Prometheus waits for 10 s by default.
+const AGES_PATIENCE: Duration = Duration::from_secs(2);
+
 /// `GET /metrics`.
 pub(super) async fn metrics(call: Call) -> Answered {
     let gateway = &call.gateway;
-    let text = metrics::render(
-        &gateway.metrics,
-        &gateway.rates,
-        &gateway.budget,
-        &*gateway.backend,
-        gateway.shared_store.as_deref(),
-    );
-    Ok(answer::typed("text/plain; version=0.0.4; charset=utf-8", Body::from(text)))
+    // The other metrics must be available while the store cannot be read.
+    let ages = tokio::time::timeout(AGES_PATIENCE, gateway.backend.group_ages()).await;
+    let sources = Sources {
+        metrics: &gateway.metrics,
+        rates: &gateway.rates,
+        budget: &gateway.budget,
+        backend: &*gateway.backend,
+        ages: &ages.unwrap_or_default(),
+        shared_store: gateway.shared_store.as_deref(),
+    };
+    Ok(exposition::answer(&call.headers, |format| metrics::render(&sources, format)))
 }

@@ -71,6 +71,11 @@ pub(super) const PUBLISH: &[Parameter] = &[
     query("sid", ID, "The publisher's session."),
     query("tag", TAGS, "A label. May be repeated."),
     query("caused_by", IDS, "Id of an event that caused this one. May be repeated."),
+    query(
+        "addressee",
+        r#"{"type":"string"}"#,
+        "The only group that receives the events, as JSON: {\"subscription\": …, \"group\": …}. Needs the scope admin.",
+    ),
     query("envelope", OFF, "1: each event is a whole record, not only a payload."),
     header(
         "Idempotency-Key",
@@ -180,6 +185,9 @@ pub(super) const TOPICS: &[Parameter] = &[
         "1: each topic has the settings that apply to it (settings), and those set for it alone (set).",
     ),
 ];
+
+pub(super) const SEEK: &[Parameter] =
+    &[query("preview", OFF, "1: only says what the seek would do. Nothing changes.")];
 
 pub(super) const GROUPS: &[Parameter] = &[
     query(

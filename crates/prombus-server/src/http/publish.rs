@@ -17,6 +17,9 @@ const BATCH_BYTES_MAX: usize = 64 << 20;
 /// Maximum size of a record without its payload.
 const ENVELOPE_BYTES_MAX: usize = 512 * 1024;
 
+/// The error of a publish with an addressee by a token without the scope `admin`.
+pub(crate) const ADDRESSEE_FORBIDDEN: &str = "\"addressee\" needs a token with the scope \"admin\"";
+
 #[derive(Serialize)]
 struct PublishedList {
     count: usize,
@@ -35,12 +38,14 @@ struct Intake {
     key: Option<Uuid>,
     /// Unknown names in the query and in records.
     ignored: IgnoredNames,
+    /// Whether events may have an addressee.
+    is_admin: bool,
 }
 
 pub(super) async fn publish(call: Call) -> Answered {
     let topic = call.topic()?;
     if !call.principal.may_publish(topic.as_str()) {
-        return Err(ApiError::forbidden(format!("this token may not publish to {:?}", topic.as_str())));
+        return Err(ApiError::forbidden(call.principal.publish_refusal(topic.as_str())));
     }
     if call.gateway.stopping.is_stopping() {
         return Err(ApiError::new(ErrorCode::Unavailable, call.gateway.stopping.reason()));
@@ -54,8 +59,10 @@ pub(super) async fn publish(call: Call) -> Answered {
         return Err(ApiError::bad_request(message));
     }
     let is_envelope = call.query.flag("envelope")?.unwrap_or(false);
-    let Call { gateway, peer, headers, body, ignored, .. } = call;
-    let mut intake = Intake { batch: gateway.backend.batch(), topic, defaults, is_envelope, key, ignored };
+    let is_admin = call.principal.is_admin();
+    let Call { gateway, peer, headers, body, ignored, mut standing, .. } = call;
+    let batch = gateway.backend.batch();
+    let mut intake = Intake { batch, topic, defaults, is_envelope, key, ignored, is_admin };
     let mut held = HeldBytes::new(&gateway);
 
     let envelope_bytes = if is_envelope { ENVELOPE_BYTES_MAX } else { 0 };
@@ -70,6 +77,8 @@ pub(super) async fn publish(call: Call) -> Answered {
         intake.add(&whole)?;
     }
 
+    // A body may take long to arrive.
+    standing.check()?;
     let count = u32::try_from(intake.batch.len()).unwrap_or(u32::MAX);
     gateway.rates.take_publish(&*gateway.backend, &peer.rate, intake.topic.as_str(), count)?;
     let mut events = gateway.backend.publish(intake.batch).await?;
@@ -124,11 +133,23 @@ impl Intake {
         let id = self.key.map(|key| idempotency_header::id_of(key, self.batch.len()));
         if !self.is_envelope {
             self.defaults.id = id.or(self.defaults.id);
+            self.check_addressee(&self.defaults)?;
             return Ok(self.batch.push_json(self.topic.clone(), json, &self.defaults)?);
         }
         let (payload, mut options) = envelope::open(json, &self.topic, &self.defaults, &mut self.ignored)?;
         options.id = options.id.or(id);
+        self.check_addressee(&options)?;
         Ok(self.batch.push_json(self.topic.clone(), payload.get().as_bytes(), &options)?)
+    }
+}
+
+impl Intake {
+    /// Only admins may publish to a single group.
+    fn check_addressee(&self, options: &PublishOptions) -> Result<(), ApiError> {
+        if options.addressee.is_some() && !self.is_admin {
+            return Err(ApiError::forbidden(ADDRESSEE_FORBIDDEN));
+        }
+        Ok(())
     }
 }
 
@@ -143,6 +164,10 @@ fn options_of(call: &Call) -> Result<PublishOptions, ApiError> {
         tags: query.all("tag").map(str::to_owned).collect(),
         caused_by: query.uuids("caused_by")?,
         sid: query.uuid("sid")?,
+        addressee: match query.one("addressee")? {
+            Some(json) => PublishOptions::from_json(&format!("{{\"addressee\":{json}}}"))?.addressee,
+            None => None,
+        },
     };
     options.check()?;
     Ok(options)

@@ -1,10 +1,11 @@
 //! Streamed responses. Only one piece is in memory at a time; the next one is read when the client has taken the previous one.
 
 use super::ApiError;
-use crate::auth::Principal;
+use super::call::Call;
 use crate::buffer_budget::Share;
 use crate::clock::now_ms;
 use crate::gateway::Gateway;
+use crate::live::{Standing, Withdrawn};
 use axum::body::Body;
 use bytes::Bytes;
 use futures_util::stream::{once, try_unfold};
@@ -25,6 +26,8 @@ pub(super) enum StreamError {
     #[error("the token has expired")]
     Expired,
     #[error(transparent)]
+    Withdrawn(#[from] Withdrawn),
+    #[error(transparent)]
     Read(#[from] ReadError),
 }
 
@@ -33,7 +36,7 @@ impl StreamError {
     pub(super) fn into_answer(self) -> ApiError {
         match self {
             Self::Read(error) => error.into(),
-            Self::Expired => ApiError::new(ErrorCode::BadToken, self),
+            Self::Expired | Self::Withdrawn(_) => ApiError::new(ErrorCode::BadToken, self),
         }
     }
 }
@@ -41,7 +44,8 @@ impl StreamError {
 /// The client of a streamed response, and the bytes that wait for it.
 pub(super) struct StreamClient {
     pub(super) gateway: Arc<Gateway>,
-    principal: Arc<Principal>,
+    /// Whether the client still has its permissions.
+    standing: Standing,
     /// Bytes that the client has not taken yet, as part of the buffer budget of all connections.
     share: Share,
 }
@@ -53,13 +57,13 @@ impl Drop for StreamClient {
 }
 
 impl StreamClient {
-    pub(super) fn new(gateway: &Arc<Gateway>, principal: &Arc<Principal>) -> Self {
-        Self { gateway: Arc::clone(gateway), principal: Arc::clone(principal), share: Share::default() }
+    pub(super) fn new(call: &Call) -> Self {
+        Self { gateway: Arc::clone(&call.gateway), standing: call.standing.clone(), share: Share::default() }
     }
 
     /// Another instance for the same caller.
     pub(super) fn another(&self) -> Self {
-        Self::new(&self.gateway, &self.principal)
+        Self { gateway: Arc::clone(&self.gateway), standing: self.standing.clone(), share: Share::default() }
     }
 
     /// Records how many bytes wait for the client.
@@ -73,8 +77,10 @@ impl StreamClient {
         PullLimit { bytes: if has_room { limit.bytes } else { limit.bytes.min(SMALL_BYTES) }, ..limit }
     }
 
-    pub(super) fn check_token(&self) -> Result<(), StreamError> {
-        if self.principal.is_expired(now_ms()) { Err(StreamError::Expired) } else { Ok(()) }
+    /// Checks that the token has not expired, and that no reload has taken its permissions.
+    pub(super) fn check_token(&mut self) -> Result<(), StreamError> {
+        self.standing.check()?;
+        if self.standing.principal().is_expired(now_ms()) { Err(StreamError::Expired) } else { Ok(()) }
     }
 }
 

@@ -56,6 +56,16 @@ impl Verb {
         }
     }
 
+    /// The method.
+    pub(super) fn method(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Delete => "DELETE",
+        }
+    }
+
     /// The method's name in an OpenAPI document.
     pub(super) fn name(self) -> &'static str {
         match self {

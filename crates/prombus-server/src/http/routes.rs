@@ -6,9 +6,10 @@ use super::call::Call;
 use super::parameters;
 use super::route::{Content, Route, Verb};
 use super::{
-    backup, export, group_admin, groups, openapi, ops, publish, repair, replay, state, subscribe, tickets,
-    topics,
+    backup, dead_letters, export, group_admin, groups, openapi, ops, publish, repair, replay, settings,
+    state, subscribe, tickets, topics,
 };
+use crate::metrics::Format;
 use axum::body::Body;
 use bytes::Bytes;
 use std::sync::LazyLock;
@@ -17,7 +18,7 @@ use std::sync::LazyLock;
 async fn openapi(call: Call) -> Answered {
     static DOCUMENTS: LazyLock<[Bytes; 2]> =
         LazyLock::new(|| [false, true].map(|has_auth| openapi::document(ROUTES, has_auth)));
-    let document = DOCUMENTS[usize::from(call.gateway.auth.is_configured())].clone();
+    let document = DOCUMENTS[usize::from(call.gateway.live.current().auth.is_configured())].clone();
     Ok(answer::typed("application/json", Body::from(document)))
 }
 
@@ -80,8 +81,19 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/metrics",
         access: Access::Admin,
         handler: |call| Box::pin(ops::metrics(call)),
-        about: "Metrics in the Prometheus text format.",
-        answers: &[Content { content_type: "text/plain; version=0.0.4; charset=utf-8", schema: TEXT }],
+        about: "Metrics in the Prometheus text format or, if Accept asks for it, as OpenMetrics; with gzip if Accept-Encoding allows it.",
+        answers: &[
+            Content { content_type: Format::Text.content_type(), schema: TEXT },
+            Content { content_type: Format::OpenMetrics.content_type(), schema: TEXT },
+        ],
+        ..ROUTE
+    },
+    Route {
+        path: "/settings",
+        access: Access::Admin,
+        handler: |call| Box::pin(settings::settings(call)),
+        about: "The settings of the server, each with its effective value and where the value comes from. Secrets are not shown.",
+        answers: &[json(r##"{"$ref":"#/components/schemas/Settings"}"##)],
         ..ROUTE
     },
     Route {
@@ -245,6 +257,35 @@ pub(super) static ROUTES: &[Route] = &[
         ..ROUTE
     },
     Route {
+        path: "/dead-letters",
+        access: Access::Token,
+        handler: |call| Box::pin(dead_letters::all(call)),
+        about: "The dead-letter topics that the token may read, with the numbers of open, redriven and discarded letters.",
+        answers: &[json(r##"{"$ref":"#/components/schemas/DeadLetterTopics"}"##)],
+        ..ROUTE
+    },
+    Route {
+        path: "/dead-letters/{topic}",
+        access: Access::Token,
+        handler: |call| Box::pin(dead_letters::one(call)),
+        about: "The states of the letters of a dead-letter topic, which may be named with or without dlq. at the beginning.",
+        answers: &[json(r##"{"$ref":"#/components/schemas/DeadLetterDetail"}"##)],
+        errors: &[404],
+        ..ROUTE
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/dead-letters/{topic}/close",
+        access: Access::Admin,
+        handler: |call| Box::pin(dead_letters::close(call)),
+        about: "Marks dead letters as redriven or discarded, so that they no longer count as open. Letters that are closed already \
+                stay as they are.",
+        bodies: &[json(r##"{"$ref":"#/components/schemas/CloseDeadLetters"}"##)],
+        answers: &[json(r##"{"$ref":"#/components/schemas/ClosedDeadLetters"}"##)],
+        errors: &[404, 500, 503, 507],
+        ..ROUTE
+    },
+    Route {
         path: "/groups",
         access: Access::Token,
         handler: |call| Box::pin(groups::groups(call)),
@@ -290,9 +331,34 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/groups/{topic}/{group}/seek",
         access: Access::Admin,
         handler: |call| Box::pin(group_admin::seek(call)),
-        about: "Moves a group to another position. All its leases become void.",
+        about: "Moves a group to another position. All its leases become void. With preview=1: counts the events that would be \
+                delivered again or skipped, and changes nothing.",
+        parameters: parameters::SEEK,
         bodies: &[json(r##"{"$ref":"#/components/schemas/Seek"}"##)],
-        answers: &[json(r##"{"$ref":"#/components/schemas/Sought"}"##)],
+        answers: &[json(
+            r##"{"anyOf":[{"$ref":"#/components/schemas/Sought"},{"$ref":"#/components/schemas/SeekPreview"}]}"##,
+        )],
+        errors: &[404, 500, 503, 507],
+        ..ROUTE
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/groups/{topic}/{group}/pause",
+        access: Access::Admin,
+        handler: |call| Box::pin(group_admin::pause(call)),
+        about: "Pauses a group: its members stay and get no events until it is resumed, also after a restart. Leases keep \
+                running and can be settled.",
+        answers: &[json(r##"{"$ref":"#/components/schemas/Paused"}"##)],
+        errors: &[404, 500, 503, 507],
+        ..ROUTE
+    },
+    Route {
+        verb: Verb::Post,
+        path: "/groups/{topic}/{group}/resume",
+        access: Access::Admin,
+        handler: |call| Box::pin(group_admin::resume(call)),
+        about: "Resumes a paused group.",
+        answers: &[json(r##"{"$ref":"#/components/schemas/Paused"}"##)],
         errors: &[404, 500, 503, 507],
         ..ROUTE
     },
@@ -301,7 +367,7 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/groups/{topic}/{group}/settle",
         access: Access::Admin,
         handler: |call| Box::pin(group_admin::settle(call)),
-        about: "Acks or nacks an event on behalf of the member that holds it.",
+        about: "Acks, nacks, gives up, releases or extends an event on behalf of the member that holds it.",
         bodies: &[json(r##"{"$ref":"#/components/schemas/Settle"}"##)],
         answers: &[json(r##"{"$ref":"#/components/schemas/Settled"}"##)],
         errors: &[404, 500, 503, 507],

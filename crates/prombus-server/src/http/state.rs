@@ -81,7 +81,7 @@ pub(super) async fn all(call: Call) -> Answered {
 
     // Without a limit, lines contain all keys, and JSON contains one page.
     let left = limit.map_or(if is_lines { u64::MAX } else { LIMIT_DEFAULT as u64 }, i64::unsigned_abs);
-    let client = StreamClient::new(&call.gateway, &call.principal);
+    let client = StreamClient::new(&call);
     let list = List::open(client, topic, at_ts, cursor, is_lines, left).await?;
     list.into_answer(&call.headers)
 }

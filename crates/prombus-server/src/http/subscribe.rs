@@ -13,7 +13,8 @@ use super::last_event_id;
 use super::query::Begin;
 use super::response_stream::{CHUNK, ResponsePieces, StreamClient, StreamError, body_of};
 use crate::clock::{now_ms, steady_ms};
-use crate::rate_limit::TokenBucket;
+use crate::live::Standing;
+use crate::rate_limit::DeliveryBucket;
 use axum::http::{HeaderValue, header};
 use bytes::Bytes;
 use prombus::{PullLimit, ReadError};
@@ -34,8 +35,10 @@ struct Tail {
     has_begun: bool,
     /// When the token expires; `None` if it never does.
     until: Option<Instant>,
+    /// Ends the stream when a reload takes the token's permissions.
+    standing: Standing,
     /// The delivery rate limit; events over the rate wait.
-    rate: Option<TokenBucket>,
+    rate: DeliveryBucket,
     /// Whether an error event was sent. The stream then ends.
     has_failed: bool,
 }
@@ -59,7 +62,7 @@ pub(super) async fn subscribe(call: Call) -> Answered {
     let left_ms = call.principal.expires_ms().map(|expires_ms| expires_ms.saturating_sub(now_ms()).max(0));
     let until = left_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms.unsigned_abs())));
     let rate = call.gateway.rates.deliveries();
-    let tail = Tail { reader, has_begun: false, until, rate, has_failed: false };
+    let tail = Tail { reader, has_begun: false, until, standing: call.standing, rate, has_failed: false };
     let mut response = answer::typed("text/event-stream", body_of(tail));
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -90,9 +93,10 @@ impl ResponsePieces for Tail {
                 Turn::KeepAlive => return Ok(Some(self.keep_alive())),
                 Turn::Read => {}
             }
-            let events = self.rate.as_mut().map_or(u32::MAX, |rate| rate.available(steady_ms()).max(1));
+            let events = self.rate.available(steady_ms()).max(1);
             let limit = PullLimit { events, ..CHUNK };
             let taken = match self.reader.read_patiently(limit, Until::Stopped).await {
+                Err(StreamError::Withdrawn(_)) => return Ok(None),
                 Err(StreamError::Read(error)) if error.is_unreadable() => {
                     tracing::warn!(path = Self::ROUTE, "the stream ends: {error}");
                     self.has_failed = true;
@@ -104,9 +108,7 @@ impl ResponsePieces for Tail {
                 read => read?,
             };
             let (events, count) = events_of(&taken);
-            if let Some(rate) = &mut self.rate {
-                rate.take(count, steady_ms());
-            }
+            self.rate.take(count, steady_ms());
             if count > 0 {
                 return Ok(Some(events));
             }
@@ -119,8 +121,9 @@ impl ResponsePieces for Tail {
 
 impl Tail {
     async fn turn(&mut self) -> Result<Turn, StreamError> {
-        let wait_ms = self.rate.as_mut().map_or(0, |rate| rate.wait_ms(1, steady_ms()));
         let gateway = Arc::clone(&self.reader.client().gateway);
+        self.rate.refresh(&gateway.rates);
+        let wait_ms = self.rate.wait_ms(1, steady_ms());
         let until = self.until;
         let expiry = async {
             match until {
@@ -132,6 +135,7 @@ impl Tail {
             biased;
             () = gateway.stopping.wait() => Ok(Turn::End),
             () = expiry => Ok(Turn::End),
+            _ = self.standing.withdrawn() => Ok(Turn::End),
             arrived = async {
                 if wait_ms > 0 {
                     sleep(Duration::from_millis(wait_ms)).await;

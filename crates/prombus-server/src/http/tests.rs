@@ -3,20 +3,25 @@
 
 mod access;
 mod bodies;
+mod dead_letters;
+mod group_admin;
 mod groups;
 mod list;
+mod metrics;
 mod openapi;
 mod ops;
 mod patterns;
 mod publish;
 mod read;
+mod reload;
 mod state;
 mod subscribe;
 mod tickets;
 
 use super::{admit, router};
-use crate::auth::{Authenticator, TokenHash, TokenOptions};
+use crate::auth::{TokenHash, TokenOptions};
 use crate::gateway::Gateway;
+use crate::live::LiveOptions;
 use crate::options::ServerOptions;
 use crate::peer::Peer;
 use crate::shutdown::{StopSender, Stopping};
@@ -69,8 +74,8 @@ impl Rig {
     /// Creates a server over an existing bus.
     pub(super) fn over(bus: Bus, options: ServerOptions) -> Self {
         let (stop, stopping) = Stopping::new();
-        let auth = Authenticator::new(&options.auth).expect("auth");
-        let gateway = Arc::new(Gateway::new(Arc::clone(bus.backend()), auth, options, stopping));
+        let live = LiveOptions::new(&options, None).expect("auth");
+        let gateway = Arc::new(Gateway::new(Arc::clone(bus.backend()), live, options, stopping));
         let peer = Peer::local(gateway.rates.connection(), &gateway.metrics.connections);
         let router = router(Arc::clone(&gateway));
         Self { gateway, bus, stop, peer, router }
@@ -80,7 +85,7 @@ impl Rig {
     pub(super) async fn start(&self, request: Request) -> Response {
         let (mut parts, body) = request.into_parts();
         parts.extensions.insert(Arc::clone(&self.peer));
-        if let Err(refused) = admit(&self.gateway.guard, self.peer.ends, &parts) {
+        if let Err(refused) = admit(&self.gateway.live.current().guard, self.peer.ends, &parts) {
             return refused;
         }
         let answered = self.router.clone().oneshot(Request::from_parts(parts, body)).await;

@@ -30,7 +30,7 @@ const OPTIONS: Shape = Shape::flat(&[
 #[derive(Serialize)]
 struct Topics {
     topics: Vec<TopicView>,
-    /// Bytes of the whole store.
+    /// Bytes of the whole store, for callers that may see all of it; otherwise bytes of the topics on this page.
     bytes: u64,
     /// The last topic on this page, after which the next page starts; `None` on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -87,7 +87,17 @@ pub(super) async fn topics(call: Call) -> Answered {
     let next = names.last().filter(|_| has_more).map(Topic::to_string);
     let topics = backend.topics_by_name(names).await?.into_iter();
     let topics = topics.map(|it| if with_settings { TopicView::from(it) } else { TopicView::from(it.info) });
-    answer::json(&Topics { topics: topics.collect(), bytes: backend.stored_bytes(), next })
+    let topics: Vec<TopicView> = topics.collect();
+    let bytes = match sees_everything(&call.principal) {
+        true => backend.stored_bytes(),
+        false => topics.iter().map(|topic| topic.bytes).sum(),
+    };
+    answer::json(&Topics { topics, bytes, next })
+}
+
+/// Whether the caller may see the size of the whole store. Topics that a token may not read must not show in a sum.
+fn sees_everything(principal: &Principal) -> bool {
+    principal.is_admin() || (principal.may_subscribe("**", None) && principal.may_subscribe("dlq.**", None))
 }
 
 /// The names on a page, and whether another page follows.

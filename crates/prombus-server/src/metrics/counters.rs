@@ -1,6 +1,7 @@
 //! The figures that only the server knows, counted in atomics. Deliveries are counted per topic and group, not per connection.
 
 use super::label_cap::OTHER;
+use super::requests::Requests;
 use parking_lot::Mutex;
 use prombus::{Figures, Histogram};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -24,6 +25,8 @@ pub(crate) struct Metrics {
     pub(crate) connections: Arc<AtomicU64>,
     /// Connections that were refused because of `max_connections`.
     pub(crate) connections_refused: AtomicU64,
+    /// HTTP requests by route.
+    pub(crate) requests: Requests,
     /// By topic and group.
     subscriptions: Mutex<HashMap<(String, String), Arc<SubscriptionMetrics>>>,
 }
@@ -57,6 +60,7 @@ impl Metrics {
             ws_silent: AtomicU64::new(0),
             connections: Arc::default(),
             connections_refused: AtomicU64::new(0),
+            requests: Requests::default(),
             subscriptions: Mutex::default(),
         }
     }

@@ -1,25 +1,35 @@
 //! The cap on metric labels. Names come from clients, so at most `metrics_labels_max` topics, as many groups and as many members
 //! have labels of their own. The rest is summed under `_other`.
 
-use prombus::{GroupFigures, TopicFigures};
+use prombus::{DeadLetterFigures, GroupAge, GroupFigures, TopicFigures};
+use std::collections::HashMap;
 
 /// The label of the row that sums the topics, groups or members without a label of their own.
 pub(super) const OTHER: &str = "_other";
 
 /// The number of published events of each topic. The `labels_max` topics with the most events get labels of their own.
 pub(super) fn topics(topics: &[TopicFigures], labels_max: usize) -> Vec<(&str, u64)> {
-    let mut topics: Vec<_> = topics.iter().map(|it| (it.topic.as_str(), it.published)).collect();
-    topics.sort_by_key(|&(_, published)| std::cmp::Reverse(published));
-    let rest = topics.split_off(topics.len().min(labels_max));
+    capped(topics.iter().map(|it| (it.topic.as_str(), it.published)).collect(), labels_max)
+}
+
+/// The number of open letters of each dead-letter topic. The `labels_max` topics with the most get labels of their own.
+pub(super) fn dead_letters(topics: &[DeadLetterFigures], labels_max: usize) -> Vec<(&str, u64)> {
+    capped(topics.iter().map(|it| (it.topic.as_str(), it.open)).collect(), labels_max)
+}
+
+/// The `labels_max` highest values, and the sum of the others.
+fn capped(mut values: Vec<(&str, u64)>, labels_max: usize) -> Vec<(&str, u64)> {
+    values.sort_by_key(|&(_, value)| std::cmp::Reverse(value));
+    let rest = values.split_off(values.len().min(labels_max));
     if !rest.is_empty() {
-        topics.push((OTHER, rest.iter().map(|(_, published)| published).sum()));
+        values.push((OTHER, rest.iter().map(|(_, value)| value).sum()));
     }
-    topics
+    values
 }
 
 /// A group's row: its labels and figures.
 pub(super) struct GroupRow<'a> {
-    pub(super) labels: [(&'static str, &'a str); 2],
+    pub(super) labels: GroupLabels<'a>,
     pub(super) figures: GroupFigures,
 }
 
@@ -50,6 +60,25 @@ pub(super) fn groups(groups: &[GroupFigures], labels_max: usize) -> Vec<GroupRow
     });
     let labels = [("topic", OTHER), ("group", OTHER)];
     rows.extend(summed.map(|figures| GroupRow { labels, figures }));
+    rows
+}
+
+/// Labels of a group's row: topic and group.
+type GroupLabels<'a> = [(&'static str, &'a str); 2];
+
+/// The ages of the groups that have a row of their own in [`groups`], and the highest age of the rest. Unknown ages are left out.
+pub(super) fn ages<'a>(
+    groups: &'a [GroupFigures],
+    ages: &[GroupAge],
+    labels_max: usize,
+) -> Vec<(GroupLabels<'a>, u64)> {
+    let known = ages.iter().filter_map(|it| Some(((it.topic.as_str(), it.group.as_str()), it.age_ms?)));
+    let known: HashMap<(&str, &str), u64> = known.collect();
+    let age_of = |it: &GroupFigures| known.get(&(it.topic.as_str(), it.group.as_str())).copied();
+    let (named, rest) = groups.split_at(groups.len().min(labels_max));
+    let labels = |it: &'a GroupFigures| [("topic", it.topic.as_str()), ("group", it.group.as_str())];
+    let mut rows: Vec<_> = named.iter().filter_map(|it| Some((labels(it), age_of(it)?))).collect();
+    rows.extend(rest.iter().filter_map(age_of).max().map(|age| ([("topic", OTHER), ("group", OTHER)], age)));
     rows
 }
 

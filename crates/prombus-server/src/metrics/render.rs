@@ -1,58 +1,88 @@
-//! Formats the figures of the backend and the server in the Prometheus text format.
+//! Formats the figures of the backend and the server.
 
 use super::counters::{Metrics, SubscriptionMetrics};
-use super::label_cap;
 use super::shared_store::SharedStoreMetrics;
-use super::text::{FamilyKind, MetricsText};
+use super::text::{FamilyKind, Format, MetricsText};
+use super::{label_cap, process};
 use crate::buffer_budget::Budget;
 use crate::rate_limit::Rates;
-use prombus::{Backend, Figures, GroupFigures, Histogram};
+use prombus::{Backend, Figures, GroupAge, GroupFigures, Histogram};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Where the metrics of a server that serves a backend come from.
+pub(crate) struct Sources<'a> {
+    pub(crate) metrics: &'a Metrics,
+    pub(crate) rates: &'a Rates,
+    pub(crate) budget: &'a Budget,
+    pub(crate) backend: &'a dyn Backend,
+    /// The ages of the oldest unsettled events; empty if they could not be determined in time.
+    pub(crate) ages: &'a [GroupAge],
+    pub(crate) shared_store: Option<&'a SharedStoreMetrics>,
+}
+
 /// All metrics of a server that serves a backend.
-pub(crate) fn render(
-    metrics: &Metrics,
-    rates: &Rates,
-    budget: &Budget,
-    backend: &dyn Backend,
-    shared_store: Option<&SharedStoreMetrics>,
-) -> String {
+pub(crate) fn render(sources: &Sources<'_>, format: Format) -> String {
+    let Sources { metrics, rates, budget, backend, ages, shared_store } = sources;
     let figures = backend.figures();
     metrics.forget_missing(&figures);
-    let mut text = MetricsText::default();
+    let mut text = MetricsText::new(format);
+    put_build(&mut text);
     put_topics(&mut text, &figures, metrics.labels_max);
     put_groups(&mut text, &figures, metrics.labels_max);
+    put_ages(&mut text, &figures, ages, metrics.labels_max);
+    put_dead_letters(&mut text, &figures, metrics.labels_max);
     put_subscriptions(&mut text, metrics);
     put_store(&mut text, &figures);
     put_connections(&mut text, metrics);
     let (of_connections, of_topics) = rates.refusals();
     text.family(
-        "rate_limited_total",
+        "prombus_rate_limited_total",
         FamilyKind::Counter,
         "Events refused because a publish rate was exceeded, by scope.",
     );
     text.sample(&[("scope", "connection")], of_connections);
     text.sample(&[("scope", "topic")], of_topics);
     text.family(
-        "buffered_bytes",
+        "prombus_buffered_bytes",
         FamilyKind::Gauge,
         "Bytes in buffers that count against max_buffered_bytes.",
     );
-    text.sample(&[], budget.used_bytes() as u64);
-    text.family("bus_healthy", FamilyKind::Gauge, "1 while the bus can write.");
+    text.sample(&[], budget.used_bytes());
+    text.family("prombus_bus_healthy", FamilyKind::Gauge, "1 while the bus can write.");
     text.sample(&[], u64::from(backend.health().is_ok()));
     if let Some(shared_store) = shared_store {
         shared_store.put(&mut text);
     }
+    process::put(&mut text);
     text.finish()
 }
 
 /// The metrics of a follower; the leader has the others.
-pub(crate) fn render_follower(metrics: &Metrics, shared_store: &SharedStoreMetrics) -> String {
-    let mut text = MetricsText::default();
+pub(crate) fn render_follower(
+    metrics: &Metrics,
+    shared_store: &SharedStoreMetrics,
+    format: Format,
+) -> String {
+    let mut text = MetricsText::new(format);
+    put_build(&mut text);
     put_connections(&mut text, metrics);
     shared_store.put(&mut text);
+    process::put(&mut text);
     text.finish()
+}
+
+fn put_build(text: &mut MetricsText) {
+    text.family(
+        "prombus_build_info",
+        FamilyKind::Info,
+        "The version of this server and its platform; always 1.",
+    );
+    let labels = [
+        ("version", env!("CARGO_PKG_VERSION")),
+        ("os", std::env::consts::OS),
+        ("arch", std::env::consts::ARCH),
+    ];
+    text.sample(&labels, 1);
 }
 
 fn put_topics(text: &mut MetricsText, figures: &Figures, labels_max: usize) {
@@ -79,14 +109,14 @@ fn put_groups(text: &mut MetricsText, figures: &Figures, labels_max: usize) {
     });
     family("events_acked_total", FamilyKind::Counter, "Acks that were applied.", |it| it.counters.acked);
     family("events_nacked_total", FamilyKind::Counter, "Nacks that were applied.", |it| it.counters.nacked);
-    family("events_stale_total", FamilyKind::Counter, "Acks and nacks that came too late.", |it| {
+    family("prombus_events_stale_total", FamilyKind::Counter, "Acks and nacks that came too late.", |it| {
         it.counters.stale
     });
-    family("events_dead_lettered_total", FamilyKind::Counter, "Events that a group gave up.", |it| {
+    family("prombus_events_dead_lettered_total", FamilyKind::Counter, "Events that a group gave up.", |it| {
         it.counters.dead_lettered
     });
     family(
-        "events_missed_total",
+        "prombus_events_missed_total",
         FamilyKind::Counter,
         "Events that retention removed before a group settled them.",
         |it| it.counters.missed,
@@ -100,10 +130,12 @@ fn put_groups(text: &mut MetricsText, figures: &Figures, labels_max: usize) {
     family("ws_inflight", FamilyKind::Gauge, "Deliveries over WebSockets that are not settled.", |it| {
         it.in_flight_outside as u64
     });
-    family("group_lag_events", FamilyKind::Gauge, "Events that a group has not settled.", |it| it.lag);
-    family("group_members", FamilyKind::Gauge, "Members of a group.", |it| it.members as u64);
+    family("prombus_group_lag_events", FamilyKind::Gauge, "Events that a group has not settled.", |it| {
+        it.lag
+    });
+    family("prombus_group_members", FamilyKind::Gauge, "Members of a group.", |it| it.members as u64);
     put_members(text, figures, labels_max);
-    text.family("events_redelivered_total", FamilyKind::Counter, "Redeliveries, by reason.");
+    text.family("prombus_events_redelivered_total", FamilyKind::Counter, "Redeliveries, by reason.");
     for row in &rows {
         let counters = &row.figures.counters;
         let [topic, group] = row.labels;
@@ -118,14 +150,36 @@ fn put_groups(text: &mut MetricsText, figures: &Figures, labels_max: usize) {
     }
 }
 
+fn put_dead_letters(text: &mut MetricsText, figures: &Figures, labels_max: usize) {
+    text.family(
+        "prombus_dead_letters_open",
+        FamilyKind::Gauge,
+        "Dead letters that are neither redriven nor discarded.",
+    );
+    for (topic, open) in label_cap::dead_letters(&figures.dead_letters, labels_max) {
+        text.sample(&[("topic", topic)], open);
+    }
+}
+
 fn put_members(text: &mut MetricsText, figures: &Figures, labels_max: usize) {
     text.family(
-        "member_inflight",
+        "prombus_member_inflight",
         FamilyKind::Gauge,
         "Deliveries that the members with this name hold and have not settled.",
     );
     for (labels, in_flight) in label_cap::members(&figures.groups, labels_max) {
         text.sample(&labels, in_flight);
+    }
+}
+
+fn put_ages(text: &mut MetricsText, figures: &Figures, ages: &[GroupAge], labels_max: usize) {
+    text.family(
+        "prombus_group_oldest_unsettled_age_seconds",
+        FamilyKind::Gauge,
+        "Time since the commit of the oldest event that a group has not settled; 0 if there is none.",
+    );
+    for (labels, age_ms) in label_cap::ages(&figures.groups, ages, labels_max) {
+        text.sample(&labels, age_ms as f64 / 1000.0);
     }
 }
 
@@ -148,23 +202,35 @@ fn put_subscriptions(text: &mut MetricsText, metrics: &Metrics) {
 
 fn put_store(text: &mut MetricsText, figures: &Figures) {
     let store = &figures.store;
-    text.family("commit_duration_ms", FamilyKind::Histogram, "Duration of a commit: write and sync.");
-    text.histogram(&[], &store.commit_duration_ms);
-    text.family("commit_batch_events", FamilyKind::Histogram, "Events per commit.");
+    text.family(
+        "prombus_commit_duration_seconds",
+        FamilyKind::Histogram,
+        "Duration of a commit: write and sync.",
+    );
+    text.histogram(&[], &store.commit_duration_seconds);
+    text.family("prombus_commit_batch_events", FamilyKind::Histogram, "Events per commit.");
     text.histogram(&[], &store.commit_batch_events);
-    text.family("log_bytes", FamilyKind::Gauge, "Bytes in the store.");
+    text.family("prombus_log_bytes", FamilyKind::Gauge, "Bytes in the store.");
     text.sample(&[], store.bytes);
-    text.family("events_cleaned_total", FamilyKind::Counter, "Events that cleaning removed.");
+    text.family("prombus_events_cleaned_total", FamilyKind::Counter, "Events that cleaning removed.");
     text.sample(&[], figures.cleaned_events);
-    text.family("cleaned_bytes_total", FamilyKind::Counter, "Bytes of log that cleaning removed.");
+    text.family("prombus_cleaned_bytes_total", FamilyKind::Counter, "Bytes of log that cleaning removed.");
     text.sample(&[], figures.cleaned_bytes);
-    text.family("state_memory_bytes", FamilyKind::Gauge, "Approximate memory of the newest events by key.");
+    text.family(
+        "prombus_state_memory_bytes",
+        FamilyKind::Gauge,
+        "Approximate memory of the newest events by key.",
+    );
     text.sample(&[], figures.state_memory_bytes);
-    text.family("storage_full", FamilyKind::Gauge, "1 while the disk has no room for another segment.");
+    text.family(
+        "prombus_storage_full",
+        FamilyKind::Gauge,
+        "1 while the disk has no room for another segment.",
+    );
     text.sample(&[], u64::from(store.is_full));
-    text.family("events_corrupt_total", FamilyKind::Counter, "Damaged events found.");
+    text.family("prombus_events_corrupt_total", FamilyKind::Counter, "Damaged events found.");
     text.sample(&[], store.corrupt_events);
-    text.family("storage_faults_total", FamilyKind::Counter, "Damaged places found, in any file.");
+    text.family("prombus_storage_faults_total", FamilyKind::Counter, "Damaged places found, in any file.");
     text.sample(&[], store.faults);
     text.family("prombus_read_errors_total", FamilyKind::Counter, "Failed reads of files.");
     text.sample(&[], store.read_errors);
@@ -178,17 +244,22 @@ fn put_store(text: &mut MetricsText, figures: &Figures) {
 
 fn put_connections(text: &mut MetricsText, metrics: &Metrics) {
     let load = |number: &AtomicU64| number.load(Ordering::Relaxed);
-    text.family("ws_connections", FamilyKind::Gauge, "Open WebSockets.");
+    text.family("prombus_ws_connections", FamilyKind::Gauge, "Open WebSockets.");
     text.sample(&[], load(&metrics.ws_connections));
-    text.family("ws_dropped_total", FamilyKind::Counter, "WebSockets closed by the server, by reason.");
+    text.family(
+        "prombus_ws_dropped_total",
+        FamilyKind::Counter,
+        "WebSockets closed by the server, by reason.",
+    );
     text.sample(&[("reason", "stalled")], load(&metrics.ws_stalled));
     text.sample(&[("reason", "silent")], load(&metrics.ws_silent));
-    text.family("connections", FamilyKind::Gauge, "Open connections of all kinds.");
+    text.family("prombus_connections", FamilyKind::Gauge, "Open connections of all kinds.");
     text.sample(&[], load(&metrics.connections));
     text.family(
-        "connections_refused_total",
+        "prombus_connections_refused_total",
         FamilyKind::Counter,
         "Connections refused because of max_connections.",
     );
     text.sample(&[], load(&metrics.connections_refused));
+    metrics.requests.put(text);
 }

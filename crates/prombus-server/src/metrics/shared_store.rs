@@ -70,7 +70,7 @@ impl SharedStoreMetrics {
             text.sample(&[], u64::from(is_reached));
         }
         text.family(
-            "prombus_relayed_connections",
+            "prombus_relayed_connections_open",
             FamilyKind::Gauge,
             "Connections that are currently relayed to the leader.",
         );

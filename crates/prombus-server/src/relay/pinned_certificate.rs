@@ -1,7 +1,7 @@
 //! TLS to a server whose certificate is pinned by its hash. Names, issuers and dates are not checked: the hash comes from the
 //! lease record, which only gateways write.
 
-use crate::tls::cert_hash;
+use crate::tls::{RELAY_PROTOCOL, cert_hash};
 use std::sync::Arc;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -29,7 +29,8 @@ pub(super) fn connector(hash: [u8; 32]) -> Result<TlsConnector, RustlsError> {
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    // The leader selects HTTP/1.1. The other protocol asks for the certificate with this hash, even after a reload.
+    config.alpn_protocols = vec![RELAY_PROTOCOL.to_vec(), b"http/1.1".to_vec()];
     // Names are not checked, so none is sent.
     config.enable_sni = false;
     Ok(TlsConnector::from(Arc::new(config)))

@@ -86,7 +86,7 @@ where
 /// The response to a request that is refused, or that is for a route of this gateway itself; `None` if the connection must be
 /// relayed.
 fn answer_here(shared: &SharedState, parts: &Parts, ends: Ends) -> Option<Response> {
-    if let Err(refused) = http::admit(&shared.parts.guard, ends, parts) {
+    if let Err(refused) = http::admit(&shared.parts.live.current().guard, ends, parts) {
         return Some(refused);
     }
     let own = OwnRoute::of(parts)?;

@@ -2,6 +2,7 @@
 
 use super::frame_decoder::{NOT_UTF8, Violation};
 use super::frame_encoder::put_close;
+use crate::live::Withdrawn;
 use crate::shutdown::StopReason;
 
 /// The response to a close frame without a code.
@@ -12,11 +13,11 @@ const GOING_AWAY: u16 = 1001;
 const PROTOCOL_ERROR: u16 = 1002;
 /// A text message that is not UTF-8, or data that is not deflate.
 const INVALID_DATA: u16 = 1007;
-/// No AUTH in time, too many wrong tokens, an expired token, or a client that sends too slowly or does not answer pings.
+/// No AUTH in time, too many wrong tokens, an expired or revoked token, or a client that sends too slowly or does not answer pings.
 const POLICY: u16 = 1008;
 /// A message over the size limit.
 const TOO_LARGE: u16 = 1009;
-/// Another gateway leads the store, and the client should connect again. The IANA registry calls this code Service Restart.
+/// Another gateway leads the store, or the token's permissions have changed: the client should connect again. The IANA registry calls this code Service Restart.
 const SERVICE_RESTART: u16 = 1012;
 /// The client did not read for too long.
 const TRY_LATER: u16 = 1013;
@@ -47,6 +48,16 @@ impl Ending {
         let mut frame = Vec::new();
         put_close(&mut frame, self.code, self.reason);
         frame
+    }
+
+    /// How a connection ends whose token was revoked or changed.
+    pub(super) fn of_withdrawn(withdrawn: Withdrawn) -> Self {
+        match withdrawn {
+            Withdrawn::Revoked => Self { code: POLICY, reason: "the token was revoked" },
+            Withdrawn::Changed => {
+                Self { code: SERVICE_RESTART, reason: "the permissions of the token have changed" }
+            }
+        }
     }
 
     /// How a connection ends when the server stops. For a relayed connection only the leader changes: the follower that relays it

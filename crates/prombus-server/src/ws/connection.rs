@@ -12,6 +12,8 @@ use super::session::Session;
 use crate::buffer_budget::Share;
 use crate::clock::steady_ms;
 use crate::gateway::Gateway;
+use crate::live::Reloads;
+use crate::shutdown::StopReason;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
@@ -60,16 +62,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// Serves the connection until it ends.
     pub(crate) async fn run(mut self) {
         let gateway = Arc::clone(&self.conversation.gateway);
-        let mut stopping = Box::pin(async move {
-            gateway.stopping.wait().await;
-            gateway.stopping.reason()
-        });
+        let reloads = gateway.live.subscribe();
+        // A reload between the authentication and the subscription would not be notified.
+        self.conversation.apply_reload();
+        let mut signal = Box::pin(next_signal(Arc::clone(&gateway), reloads));
         let ended = poll_fn(|context| {
-            if self.conversation.phase == Phase::Open
-                && let Poll::Ready(reason) = stopping.as_mut().poll(context)
+            while self.conversation.phase == Phase::Open
+                && let Poll::Ready(next) = signal.as_mut().poll(context)
             {
-                let is_relayed = self.conversation.session.is_relayed();
-                self.conversation.drain(Ending::of_stop(reason, is_relayed));
+                match next {
+                    Signal::Stop(reason) => {
+                        let is_relayed = self.conversation.session.is_relayed();
+                        self.conversation.drain(Ending::of_stop(reason, is_relayed));
+                    }
+                    Signal::Reload(reloads) => {
+                        self.conversation.apply_reload();
+                        signal.set(next_signal(Arc::clone(&gateway), reloads));
+                    }
+                }
             }
             self.poll(context)
         })
@@ -182,6 +192,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             context.waker().wake_by_ref();
         }
         Poll::Pending
+    }
+}
+
+/// What a connection waits for besides its client.
+enum Signal {
+    Stop(StopReason),
+    Reload(Reloads),
+}
+
+async fn next_signal(gateway: Arc<Gateway>, mut reloads: Reloads) -> Signal {
+    tokio::select! {
+        biased;
+        () = gateway.stopping.wait() => Signal::Stop(gateway.stopping.reason()),
+        () = reloads.changed() => Signal::Reload(reloads),
     }
 }
 

@@ -24,6 +24,7 @@ use super::send_buffer::SendBuffer;
 use crate::auth::Principal;
 use crate::clock::{now_ms, steady_ms};
 use crate::gateway::Gateway;
+use crate::live::{Standing, Withdrawn};
 use crate::peer::Peer;
 use barrier::Barrier;
 use delivery_rate::DeliveryRate;
@@ -40,6 +41,8 @@ pub(crate) struct Session {
     peer: Arc<Peer>,
     /// `None` before AUTH.
     principal: Option<Arc<Principal>>,
+    /// The version of the live options before the principal was authenticated.
+    version: u64,
     /// How many AUTH frames had a wrong token.
     wrong_tokens: u32,
     /// The member name of the last subscription that has one.
@@ -69,14 +72,22 @@ struct KnownTopic {
 }
 
 impl Session {
-    /// `principal`: the client, if the upgrade request had a token.
-    pub(crate) fn new(gateway: Arc<Gateway>, peer: Arc<Peer>, principal: Option<Arc<Principal>>) -> Self {
-        let principal = principal.or_else(|| (!gateway.auth.is_configured()).then(Principal::anyone));
+    /// `principal`: the client, if the upgrade request had a token. `version`: the version of the live options before the client
+    /// was authenticated.
+    pub(crate) fn new(
+        gateway: Arc<Gateway>,
+        peer: Arc<Peer>,
+        principal: Option<Arc<Principal>>,
+        version: u64,
+    ) -> Self {
+        let has_auth = gateway.live.current().auth.is_configured();
+        let principal = principal.or_else(|| (!has_auth).then(Principal::anyone));
         let delivery_rate = DeliveryRate::new(gateway.rates.deliveries());
         Self {
             gateway,
             peer,
             principal,
+            version,
             wrong_tokens: 0,
             name: None,
             reader: FrameReader::default(),
@@ -107,13 +118,23 @@ impl Session {
 
     /// The name of the token; `None` if no auth is configured.
     fn token_name(&self) -> Option<String> {
-        let principal = self.principal.as_ref().filter(|_| self.gateway.auth.is_configured());
+        let principal = self.principal.as_ref().filter(|principal| !principal.is_anyone());
         principal.map(|principal| principal.name().to_owned())
     }
 
     /// Whether the client is authenticated.
     pub(super) fn is_authenticated(&self) -> bool {
         self.principal.is_some()
+    }
+
+    /// Applies a reload. Returns why the connection must end, if the client has lost the permissions that it had.
+    pub(super) fn apply_reload(&mut self) -> Result<(), Withdrawn> {
+        self.delivery_rate.refresh(&self.gateway.rates);
+        let Some(principal) = &self.principal else { return Ok(()) };
+        let version = self.gateway.live.version();
+        Standing::new(&self.gateway.live, principal, self.version).check()?;
+        self.version = version;
+        Ok(())
     }
 
     /// How the connection must end, if it must end now: because of a frame, because there was no AUTH in time, or because the

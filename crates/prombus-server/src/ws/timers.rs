@@ -134,6 +134,11 @@ impl Timers {
         self.draining_since_ms = Some(now);
     }
 
+    /// Shortens the time that draining may take.
+    pub(super) fn drain_within(&mut self, drain_ms: u64) {
+        self.drain_ms = self.drain_ms.min(drain_ms);
+    }
+
     pub(super) fn is_drain_over(&self, now: u64) -> bool {
         self.draining_since_ms.is_some_and(|since| now >= since + self.drain_ms)
     }

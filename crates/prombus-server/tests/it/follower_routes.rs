@@ -4,6 +4,7 @@ use crate::shared_rig::{Pair, SharedRig, json_of, shared_options, status_of};
 use prombus::Bus;
 use prombus_server::ServerOptions;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -90,15 +91,22 @@ async fn metrics_show_role_term_and_takeovers() {
     assert_eq!(rig.metric("prombus_role{role=\"follower\"}").await, 1);
     assert_eq!(rig.metric("prombus_role{role=\"leader\"}").await, 0);
     assert_eq!(rig.metric("prombus_term").await, 4);
+    let open = rig.ask("GET /metrics\nAccept: application/openmetrics-text; version=1.0.0\n").await;
+    assert!(open.contains("content-type: application/openmetrics-text; version=1.0.0"), "{open}");
+    assert!(
+        open.contains("# TYPE prombus_takeovers counter\n") && open.trim_end().ends_with("# EOF"),
+        "{open}"
+    );
+    assert!(open.contains("route=\"/metrics\",method=\"GET\",code=\"200\""), "{open}");
     assert_eq!(rig.metric("prombus_takeovers_total").await, 0);
-    rig.wait_metric("connections", 1).await;
+    rig.wait_metric("prombus_connections", 1).await;
     takeovers.fetch_add(1, Ordering::Relaxed);
     rig.lead(&bus, 5);
     rig.wait_metric("prombus_role{role=\"leader\"}", 1).await;
     assert_eq!(rig.metric("prombus_role{role=\"follower\"}").await, 0);
     assert_eq!(rig.metric("prombus_term").await, 5);
     assert_eq!(rig.metric("prombus_takeovers_total").await, 1);
-    assert_eq!(rig.metric("bus_healthy").await, 1);
+    assert_eq!(rig.metric("prombus_bus_healthy").await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -114,4 +122,32 @@ async fn own_routes_accept_the_same_methods_as_on_the_leader() {
     // A longer path is relayed to the leader.
     assert_eq!(status_of(&pair.follower.ask("GET /healthz/x").await), 404);
     assert_eq!(pair.follower.metric("prombus_relayed_connections_total").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_documented_metrics_of_a_shared_store_are_those_of_a_follower() {
+    let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operating.md"));
+    let document = document.expect("the document");
+    let section = document.split("\n## Metrics\n").nth(1).and_then(|it| it.split("\n## ").next());
+    let (others, shared) = section
+        .and_then(|it| it.split_once("\nWhere several gateways share a store, also:\n"))
+        .expect("two tables");
+    let names = |table: &str| -> BTreeSet<String> {
+        let cells = table.lines().filter_map(|line| line.strip_prefix("| `")?.split('|').next());
+        let names =
+            cells.flat_map(|cell| cell.split([',', ' ']).map(|name| name.trim_matches('`').to_owned()));
+        names.filter(|name| !name.is_empty()).collect()
+    };
+    let rig = SharedRig::start(shared_options()).await;
+    let text = rig.ask("GET /metrics").await;
+    let families: BTreeSet<String> = text
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("# TYPE ")?.split(' ').next()?.to_owned()))
+        .collect();
+    let of_all_servers = names(others);
+    let only_here: BTreeSet<String> = families.difference(&of_all_servers).cloned().collect();
+    assert_eq!(names(shared), only_here);
+    for name in ["prombus_connections", "prombus_build_info", "prombus_http_requests_total"] {
+        assert!(families.contains(name), "{families:?}");
+    }
 }

@@ -129,7 +129,10 @@ async fn members_have_their_own_name_or_that_of_their_token() {
     let label = info["member_list"][0]["label"].as_str().expect("a label");
     assert!(label.starts_with("worker 1 (ws 127.0.0.1:"), "{label}");
     let (_, metrics) = http(rig.address, "GET", "/metrics", &auth, "").await;
-    assert!(metrics.contains("member_inflight{topic=\"t\",group=\"g\",member=\"worker 1\"} 0"), "{metrics}");
+    assert!(
+        metrics.contains("prombus_member_inflight{topic=\"t\",group=\"g\",member=\"worker 1\"} 0"),
+        "{metrics}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -160,4 +163,27 @@ async fn subscribe_says_whether_the_group_is_new() {
     let again = json!({"op": "SUBSCRIBE", "topic": "t", "group": "g"});
     let msg = other.err(again, "already_subscribed").await["msg"].clone();
     assert_eq!(msg, "this connection is already subscribed to t as group g");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_addressee_needs_the_scope_admin_and_a_group_that_exists() {
+    let addressed = |group: &str, corr: u32| {
+        let addressee = json!({"subscription": "t", "group": group});
+        json!({"op": "PUBLISH", "topic": "t", "payload": corr, "corr": corr, "opts": {"addressee": addressee}})
+    };
+    let rig = Rig::start(with_token("publisher", &["publish:**", "subscribe:**"])).await;
+    let mut client = rig.client().await;
+    client.ok(json!({"op": "AUTH", "token": "publisher-secret"})).await;
+    client.ok(json!({"op": "SUBSCRIBE", "topic": "t", "group": "g"})).await;
+    let answer = client.err(addressed("g", 1), "forbidden").await;
+    assert_eq!(answer["msg"], "\"addressee\" needs a token with the scope \"admin\"");
+
+    let rig = Rig::memory().await;
+    let mut client = rig.client().await;
+    client.ok(json!({"op": "SUBSCRIBE", "topic": "t", "group": "g"})).await;
+    let answer = client.err(addressed("none", 1), "not_found").await;
+    assert!(answer["msg"].as_str().is_some_and(|msg| msg.contains("\"none\"")), "{answer}");
+    // An unknown addressee does not affect the events around it.
+    client.ok(json!({"op": "PUBLISH", "topic": "t", "payload": 0})).await;
+    assert_eq!(client.ok(addressed("g", 2)).await["seq"], 2);
 }

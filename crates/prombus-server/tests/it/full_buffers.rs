@@ -25,7 +25,7 @@ async fn redeliveries_to_a_client_that_does_not_read_are_bounded() {
     let mut most = 0.0f64;
     for _ in 0..20 {
         sleep(Duration::from_millis(50)).await;
-        most = most.max(metric(rig.address, "buffered_bytes").await);
+        most = most.max(metric(rig.address, "prombus_buffered_bytes").await);
     }
     assert!(most < 8e6, "{most} bytes are queued for one connection; max_queued_bytes is 1 MiB");
 }
@@ -45,7 +45,7 @@ async fn deliveries_resume_when_the_buffers_have_room_again() {
     let mut hog = Raw::connect(rig.address).await;
     hog.text(json!({"op": "SUBSCRIBE", "topic": "large", "group": "g", "opts": {"from": "earliest"}})).await;
     sleep(Duration::from_millis(1000)).await;
-    let used = metric(rig.address, "buffered_bytes").await;
+    let used = metric(rig.address, "prombus_buffered_bytes").await;
     assert!(used >= 100_000.0, "{used}");
     rig.bus.publish("t", &1).await.expect("published");
     sleep(Duration::from_millis(200)).await;
@@ -69,7 +69,7 @@ async fn incomplete_messages_of_many_connections_stay_within_the_limit() {
         raws.push(raw);
     }
     sleep(Duration::from_millis(300)).await;
-    let used = metric(rig.address, "buffered_bytes").await;
+    let used = metric(rig.address, "prombus_buffered_bytes").await;
     assert!(used < 2.0 * 1_048_576.0, "{used} bytes; max_buffered_bytes is 1 MiB");
 }
 
@@ -131,7 +131,7 @@ async fn leases_do_not_expire_while_there_is_no_room_to_read() {
     let mut large = Vec::new();
     put_masked(&mut large, 0x81, &vec![b' '; 1_400_000]);
     let _ = timeout(Duration::from_millis(300), hog.socket.write_all(&large[..700_000])).await;
-    println!("buffered: {}", metric(rig.address, "buffered_bytes").await);
+    println!("buffered: {}", metric(rig.address, "prombus_buffered_bytes").await);
     // The ack is sent in time.
     raw.socket.write_all(&bytes[5_000..]).await.expect("sent");
     raw.text(json!({"op": "ACK", "topic": "t", "group": "g", "id": id})).await;
@@ -155,7 +155,7 @@ async fn a_reader_gets_all_events_when_the_buffers_were_full_for_a_moment() {
     reader.subscribe("t", "g", json!({"from": "earliest"})).await;
     for n in 0..50 {
         let event = timeout(Duration::from_secs(5), reader.event()).await;
-        let used = metric(rig.address, "buffered_bytes").await;
+        let used = metric(rig.address, "prombus_buffered_bytes").await;
         assert!(event.is_ok(), "{n} of 50 events, and then none for 5 s with {used} bytes in buffers");
     }
 }

@@ -109,19 +109,26 @@ async fn metrics_count_events_deliveries_and_commits() {
     assert_eq!(sample(&text, &format!("events_nacked_total{group}")), 2.0);
     assert_eq!(sample(&text, &format!("events_inflight{group}")), 2.0);
     assert_eq!(sample(&text, &format!("ws_inflight{group}")), 2.0);
-    assert_eq!(sample(&text, &format!("group_lag_events{group}")), 2.0);
-    assert_eq!(sample(&text, &format!("events_dead_lettered_total{group}")), 1.0);
-    assert_eq!(sample(&text, "events_redelivered_total{topic=\"t\",group=\"g\",reason=\"nacked\"}"), 1.0);
-    assert_eq!(sample(&text, "ws_connections"), 1.0);
-    assert_eq!(sample(&text, "rate_limited_total{scope=\"topic\"}"), 1.0);
-    assert!(sample(&text, "log_bytes") > 0.0);
+    assert_eq!(sample(&text, &format!("prombus_group_lag_events{group}")), 2.0);
+    assert_eq!(sample(&text, &format!("prombus_events_dead_lettered_total{group}")), 1.0);
+    assert_eq!(
+        sample(&text, "prombus_events_redelivered_total{topic=\"t\",group=\"g\",reason=\"nacked\"}"),
+        1.0
+    );
+    assert_eq!(sample(&text, "prombus_ws_connections"), 1.0);
+    assert_eq!(sample(&text, "prombus_http_requests_total{route=\"/ws\",method=\"GET\",code=\"101\"}"), 1.0);
+    assert_eq!(sample(&text, "prombus_rate_limited_total{scope=\"topic\"}"), 1.0);
+    assert!(sample(&text, "prombus_log_bytes") > 0.0);
     for name in ["subscribe_poll_duration_ms", "delivery_handler_duration_ms", "delivery_latency_ms"] {
         assert!(sample(&text, &format!("{name}_count{group}")) > 0.0, "{name}");
         let bucket = format!("{name}_bucket{{topic=\"t\",group=\"g\",le=\"+Inf\"}}");
         assert_eq!(sample(&text, &bucket), sample(&text, &format!("{name}_count{group}")));
     }
-    assert!(sample(&text, "commit_duration_ms_count") >= sample(&text, "commit_batch_events_count"));
-    assert_eq!(sample(&text, "commit_batch_events_sum"), 6.0, "four, one on slow, one dead letter");
+    assert!(
+        sample(&text, "prombus_commit_duration_seconds_count")
+            >= sample(&text, "prombus_commit_batch_events_count")
+    );
+    assert_eq!(sample(&text, "prombus_commit_batch_events_sum"), 6.0, "four, one on slow, one dead letter");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -142,6 +149,12 @@ async fn labels_have_a_limit_and_the_rest_is_summed() {
         assert_eq!(samples.len(), 4, "{samples:?}");
         assert_eq!(sample(&text, &format!("{name}{{{label}}}")), 7.0);
     }
+    // The highest age of the rest, not the sum.
+    let name = "prombus_group_oldest_unsettled_age_seconds";
+    assert_eq!(text.lines().filter(|line| line.starts_with(&format!("{name}{{"))).count(), 4);
+    let rest = sample(&text, &format!("{name}{{topic=\"_other\",group=\"_other\"}}"));
+    let oldest = sample(&text, &format!("{name}{{topic=\"t0\",group=\"g\"}}"));
+    assert!((0.0..=oldest).contains(&rest), "{rest} is later than {oldest}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -212,7 +225,7 @@ async fn a_peer_that_does_not_respond_to_pings_is_closed() {
     }
     drop(lively.ask(json!({"op": "AUTH"})).await);
     let text = metrics(&rig).await;
-    assert_eq!(sample(&text, "ws_connections"), 1.0);
+    assert_eq!(sample(&text, "prombus_ws_connections"), 1.0);
     drop(dead);
 }
 

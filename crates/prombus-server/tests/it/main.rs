@@ -14,6 +14,7 @@ mod random_frames;
 mod raw_client;
 mod relay;
 mod relay_endings;
+mod relay_reload;
 mod relay_security;
 mod rig;
 mod shared_rig;

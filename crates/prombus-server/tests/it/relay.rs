@@ -25,8 +25,8 @@ async fn a_websocket_publishes_and_subscribes_through_a_follower() {
             assert_eq!(client.event().await["event"]["payload"], n);
         }
     }
-    assert_eq!(pair.follower.metric("prombus_relayed_connections").await, 2);
-    assert_eq!(pair.leader.metric("prombus_relayed_connections").await, 0);
+    assert_eq!(pair.follower.metric("prombus_relayed_connections_open").await, 2);
+    assert_eq!(pair.leader.metric("prombus_relayed_connections_open").await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,7 @@
 
 use crate::rig::{Client, PATIENCE, options};
 use prombus::Bus;
-use prombus_server::{LeaderEndpoint, Server, ServerOptions, ServerRole, TlsOptions};
+use prombus_server::{LeaderEndpoint, ReloadHandle, Server, ServerOptions, ServerRole, TlsOptions};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ pub const SECRET: [u8; 32] = [0x5e; 32];
 pub struct SharedRig {
     pub address: SocketAddr,
     pub cert_hash: Option<[u8; 32]>,
+    pub reload: ReloadHandle,
     roles: watch::Sender<ServerRole>,
     stop: Option<oneshot::Sender<()>>,
     served: Option<JoinHandle<()>>,
@@ -41,11 +42,12 @@ impl SharedRig {
         let (roles, receiver) = watch::channel(role);
         let server = Server::bind_shared(receiver, options).await.expect("a server binds");
         let (address, cert_hash) = (server.local_addrs()[0], server.cert_hash());
+        let reload = server.reload_handle();
         let (stop, stopped) = oneshot::channel::<()>();
         let served = tokio::spawn(async move {
             server.run(async move { drop(stopped.await) }).await.expect("a server runs");
         });
-        Self { address, cert_hash, roles, stop: Some(stop), served: Some(served) }
+        Self { address, cert_hash, reload, roles, stop: Some(stop), served: Some(served) }
     }
 
     pub fn lead(&self, bus: &Bus, term: u64) {

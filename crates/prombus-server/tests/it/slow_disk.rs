@@ -114,7 +114,7 @@ async fn publishes_that_wait_for_the_disk_stay_within_the_limit() {
         raws.push(raw);
     }
     sleep(Duration::from_millis(300)).await;
-    let used = metric(rig.address, "buffered_bytes").await;
+    let used = metric(rig.address, "prombus_buffered_bytes").await;
     while store.log().step_commit() == prombus_log::Step::Worked {}
     // Each connection has a small minimum: here 256 KiB, the size of one read.
     assert!(used < 20.0 * 256.0 * 1024.0 + 1_048_576.0, "{used} bytes; max_buffered_bytes is 1 MiB");

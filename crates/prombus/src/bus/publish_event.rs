@@ -4,7 +4,7 @@ use crate::backend::Backend;
 use crate::engine::Published;
 use crate::error::PublishError;
 use crate::publishing::Publishing;
-use prombus_protocol::{PublishOptions, Topic, Uuid};
+use prombus_protocol::{Addressee, PublishOptions, Topic, Uuid, id_of_checked_key};
 use std::future::IntoFuture;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -36,6 +36,26 @@ impl Publish {
         self
     }
 
+    /// Any text of 1 to 255 bytes as the event's id, such as the number of an order or a payment. A second publish with the
+    /// same key to the same topic adds nothing. The library, every client and the server derive the same id from a key. Like
+    /// [`id`](Self::id), it replaces an id that was set before.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let bus = prombus::Bus::memory();
+    /// let first = bus.publish("payments", &20).idempotency_key("payment-17").await?;
+    /// let again = bus.publish("payments", &20).idempotency_key("payment-17").await?;
+    /// assert_eq!((again.id, again.seq, again.duplicate), (first.id, first.seq, true));
+    /// # Ok(()) }
+    /// ```
+    pub fn idempotency_key(mut self, key: impl AsRef<str>) -> Self {
+        match id_of_checked_key(key.as_ref()) {
+            Ok(id) => self.options.id = Some(id),
+            Err(error) => self.payload = self.payload.and(Err(error.into())),
+        }
+        self
+    }
+
     /// The event's time, in milliseconds since 1970. Default: now.
     pub fn ts(mut self, ts: i64) -> Self {
         self.options.ts = Some(ts);
@@ -51,6 +71,13 @@ impl Publish {
     /// Adds a header.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.options.headers.insert(name.into(), value.into());
+        self
+    }
+
+    /// Addresses the event to one group: other groups pass over it, and states by key ignore it. `subscription` is the topic or
+    /// pattern of the group. The publish fails with [`PublishError::UnknownGroup`] if the group does not exist.
+    pub fn addressee(mut self, subscription: impl Into<String>, group: impl Into<String>) -> Self {
+        self.options.addressee = Some(Addressee::new(subscription, group));
         self
     }
 

@@ -101,6 +101,32 @@ pub async fn seek_to_an_unknown_id_is_an_error(bus: Bus) {
     assert_eq!(next(&mut orders).await.seq(), 2);
 }
 
+/// A preview says how many events a seek would deliver again and skip, and leaves the group where it is.
+pub async fn a_preview_of_a_seek_counts_and_changes_nothing(bus: Bus) {
+    let published = publish_numbers(&bus, "orders", 6).await;
+    let mut orders = one_by_one(&bus).await;
+    let all = take(&mut orders, 6).await;
+    for delivery in [&all[0], &all[1], &all[4]] {
+        ack(delivery).await;
+    }
+    let preview = async |to| bus.preview_seek("orders", "billing", to).await.expect("previews");
+    let start = preview(Start::Earliest).await;
+    assert_eq!((start.redeliver, start.skip, start.leases, start.lag), (3, 0, 3, 6));
+    assert_eq!((start.cursor.last_id, start.is_exact), (None, true));
+    let middle = preview(Start::AfterId(published[2].id)).await;
+    assert_eq!((middle.redeliver, middle.skip, middle.leases, middle.lag), (1, 1, 3, 3));
+    assert_eq!(middle.cursor.last_id, Some(published[2].id));
+    let end = preview(Start::Latest).await;
+    assert_eq!((end.redeliver, end.skip, end.leases, end.lag), (0, 3, 3, 0));
+    let info = group_info(&bus, "orders", "billing").await;
+    assert_eq!((info.topics[0].floor, info.in_flight), (2, 3));
+    assert!(!all[2].ack().await.expect("acks").stale, "the lease is still valid");
+    let unknown = bus.preview_seek("orders", "other", Start::Latest).await.expect_err("no such group");
+    assert!(matches!(unknown, GroupError::UnknownGroup { .. }), "{unknown}");
+    let unknown = bus.preview_seek("orders", "billing", Start::AfterId(Uuid::from_u128(1))).await;
+    assert_eq!(unknown.expect_err("no such event"), GroupError::UnknownId(Uuid::from_u128(1)));
+}
+
 /// The cursor is the event at the floor. Setting it moves the group to just after an event, to a time, or to the start.
 pub async fn the_cursor_can_be_set(bus: Bus) {
     let mut published = Vec::new();

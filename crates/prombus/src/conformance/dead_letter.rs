@@ -54,7 +54,7 @@ async fn now_ms(bus: &Bus) -> i64 {
     page.expect("reads").events[0].ts()
 }
 
-/// A dead letter has these six fields and no other.
+/// A dead letter has these seven fields and no other.
 pub async fn a_dead_letter_has_the_documented_fields(bus: Bus) {
     publish(&bus, "orders", "poison").await;
     let mut orders = with_attempts(&bus, "orders", "billing", 1).await;
@@ -63,7 +63,11 @@ pub async fn a_dead_letter_has_the_documented_fields(bus: Bus) {
     let letter: serde_json::Value =
         serde_json::from_str(&payloads(&bus, "dlq.orders").await[0]).expect("a dead letter is JSON");
     let fields: HashSet<&str> = letter.as_object().expect("an object").keys().map(String::as_str).collect();
-    assert_eq!(fields, HashSet::from(["topic", "group", "original", "err", "attempts", "ts"]));
+    assert_eq!(
+        fields,
+        HashSet::from(["topic", "group", "original", "err", "attempts", "ts", "subscription"])
+    );
+    assert_eq!(letter["subscription"], "orders");
 }
 
 /// A member can give up an event at once, without using all attempts.

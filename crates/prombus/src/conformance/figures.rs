@@ -46,6 +46,12 @@ pub async fn groups_report_lag_in_flight_and_oldest_unacked(bus: Bus) {
     assert_eq!((oldest.topic.as_str(), oldest.seq, oldest.id), ("orders", 2, published[1].id));
     assert_eq!(oldest.ts, all[1].ts());
     assert!(oldest.age_ms < 60_000 && info.made_ms >= all[0].ts(), "{oldest:?}");
+    let [age] = &bus.backend().group_ages().await[..] else { panic!("one group has one age") };
+    assert_eq!((age.topic.as_str(), age.group.as_str()), ("orders", "billing"));
+    assert!(
+        age.age_ms.is_some_and(|age_ms| (oldest.age_ms..60_000).contains(&age_ms)),
+        "{age:?}, {oldest:?}"
+    );
     let topic = &info.topics[0];
     assert_eq!((topic.floor, topic.settled_above, topic.last_seq, topic.lag), (1, 1, 6, 4));
     let counters = info.counters;
@@ -60,6 +66,7 @@ pub async fn a_group_that_has_settled_everything_has_no_lag(bus: Bus) {
     ack(&next(&mut orders).await).await;
     let info = group_info(&bus, "orders", "billing").await;
     assert_eq!((info.lag, info.in_flight, info.oldest_unacked), (0, 0, None));
+    assert_eq!(bus.backend().group_ages().await[0].age_ms, Some(0));
     drop(orders);
     assert_eq!(group_info(&bus, "orders", "billing").await.members, 0);
 }

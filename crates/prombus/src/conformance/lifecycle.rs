@@ -51,6 +51,99 @@ pub async fn leases_of_a_paused_member_keep_running(bus: Bus) {
     assert_eq!(next(&mut other).await.attempt(), 2);
 }
 
+/// A paused group keeps its members and delivers nothing to them, not even to members that join later. Pausing twice is the
+/// same as pausing once.
+pub async fn a_paused_group_delivers_nothing_until_it_is_resumed(bus: Bus) {
+    let mut orders = subscribe(&bus, "orders", "billing").await;
+    publish(&bus, "orders", 1).await;
+    let first = next(&mut orders).await;
+    assert!(!group_info(&bus, "orders", "billing").await.is_paused);
+    for _ in 0..2 {
+        bus.pause_group("orders", "billing").await.expect("pauses");
+    }
+    assert!(group_info(&bus, "orders", "billing").await.is_paused);
+    publish(&bus, "orders", 2).await;
+    nothing(&mut orders).await;
+    let mut late = subscribe(&bus, "orders", "billing").await;
+    nothing(&mut late).await;
+    assert!(!first.ack().await.expect("acks").stale);
+    nothing(&mut orders).await;
+    let info = group_info(&bus, "orders", "billing").await;
+    assert_eq!((info.members, info.lag, info.topics[0].floor), (2, 1, 1));
+    late.unsubscribe().await.expect("leaves");
+    for _ in 0..2 {
+        bus.resume_group("orders", "billing").await.expect("resumes");
+    }
+    assert_eq!(next(&mut orders).await.seq(), 2);
+    assert!(!group_info(&bus, "orders", "billing").await.is_paused);
+    for refused in [bus.pause_group("orders", "other").await, bus.resume_group("other", "billing").await] {
+        let refused = refused.expect_err("no such group");
+        assert!(matches!(refused, GroupError::UnknownGroup { .. }), "{refused}");
+    }
+}
+
+/// All members that wait while their group is paused get events when it is resumed.
+pub async fn resuming_a_group_wakes_all_its_members(bus: Bus) {
+    let join = || bus.subscribe("orders", "billing").from_earliest().max_in_flight(1);
+    let mut members = Vec::new();
+    for _ in 0..3 {
+        members.push(join().await.expect("subscribes"));
+    }
+    bus.pause_group("orders", "billing").await.expect("pauses");
+    publish_numbers(&bus, "orders", 3).await;
+    let waiting = members.into_iter().map(|mut member| {
+        tokio::spawn(async move {
+            let delivery = next(&mut member).await;
+            (delivery.seq(), member, delivery)
+        })
+    });
+    let waiting: Vec<_> = waiting.collect();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(group_info(&bus, "orders", "billing").await.in_flight, 0);
+    bus.resume_group("orders", "billing").await.expect("resumes");
+    let mut held = Vec::new();
+    for waiting in waiting {
+        held.push(soon("an event for each member", waiting).await.expect("no panic"));
+    }
+    let mut seqs: Vec<u64> = held.iter().map(|(seq, ..)| *seq).collect();
+    seqs.sort_unstable();
+    assert_eq!(seqs, [1, 2, 3]);
+}
+
+/// While a group is paused, its leases expire, and the events are redelivered after it is resumed. A nack applies as well.
+pub async fn leases_of_a_paused_group_keep_running(bus: Bus) {
+    publish_numbers(&bus, "orders", 2).await;
+    let orders = bus.subscribe("orders", "billing").from_earliest().ack_timeout(Duration::from_millis(60));
+    let mut orders = orders.await.expect("subscribes");
+    let both = take(&mut orders, 2).await;
+    bus.pause_group("orders", "billing").await.expect("pauses");
+    both[1].nack_after(Duration::ZERO, "boom").await.expect("nacks");
+    until("the lease to expire", || async { group_info(&bus, "orders", "billing").await.waiting == 2 }).await;
+    nothing(&mut orders).await;
+    bus.resume_group("orders", "billing").await.expect("resumes");
+    let again = take(&mut orders, 2).await;
+    assert!(again.iter().all(|it| it.attempt() == 2));
+    let mut texts = texts(&again);
+    texts.sort_unstable();
+    assert_eq!(texts, ["1", "2"]);
+}
+
+/// A pause concerns one group; a seek of a paused group and the end of its members do not resume it.
+pub async fn pausing_a_group_leaves_others_alone(bus: Bus) {
+    publish(&bus, "orders", 1).await;
+    let mut billing = subscribe(&bus, "orders", "billing").await;
+    let mut shipping = subscribe(&bus, "orders", "shipping").await;
+    bus.pause_group("orders", "billing").await.expect("pauses");
+    ack(&next(&mut shipping).await).await;
+    bus.seek("orders", "billing", Start::Earliest).await.expect("seeks");
+    nothing(&mut billing).await;
+    billing.unsubscribe().await.expect("leaves");
+    let mut billing = subscribe(&bus, "orders", "billing").await;
+    nothing(&mut billing).await;
+    bus.resume_group("orders", "billing").await.expect("resumes");
+    assert_eq!(next(&mut billing).await.seq(), 1);
+}
+
 /// When a group is deleted, the streams of its members end. A new group of that name does not inherit its progress.
 pub async fn a_deleted_group_is_gone(bus: Bus) {
     publish_numbers(&bus, "orders", 2).await;

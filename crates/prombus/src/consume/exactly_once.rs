@@ -20,7 +20,7 @@ pub use sqlite::SqliteExactlyOnce;
 
 use super::dedupe::{DEDUPE_TTL_MS, DedupeError, DedupeStore};
 use crate::bus::Bus;
-use crate::error::GroupError;
+use crate::error::{GroupError, with_causes};
 use crate::event::Event;
 use crate::subscribe::{HandlerHandle, Subscribe};
 use parking_lot::Mutex;
@@ -143,29 +143,13 @@ where
     E: Display,
 {
     let (topic, id) = (event.topic().as_str(), event.id());
-    let failed = |what: &str, error: DedupeError| {
-        let error = format!("{what}: {}", with_causes(&error));
-        tracing::error!("{topic} seq {}: {error}", event.seq());
-        error
-    };
+    let failed = |what: &str, error: DedupeError| format!("{what}: {}", with_causes(&error));
     if store.seen(topic, group, id).await.map_err(|error| failed("reading the mark", error))? {
         return Ok(());
     }
     handle().await.map_err(|error| error.to_string())?;
     // Mark before the ack: an event that is acked but not marked would be handled again after a seek.
     store.mark(topic, group, id, ttl_ms).await.map_err(|error| failed("writing the mark", error))
-}
-
-/// An error and its causes in one line.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 /// The owner of marks: a subscription and its group. Groups with the same name on different subscriptions are different

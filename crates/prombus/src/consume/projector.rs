@@ -38,13 +38,15 @@ use crate::consume::rejected::{NAMESPACE, Rejected};
 use crate::delivery::backoff_ms;
 use crate::error::{GroupError, PublishError, ReadError};
 use crate::event::Event;
+use crate::failure_log::FailureLog;
 use crate::publish::PublishBatch;
 use crate::subscribe::{Deliveries, Subscription};
 use fence::PublishTurn;
+use options::ProjectorSettings;
 use parking_lot::Mutex;
 use pending::{Pending, PendingState};
 use prombus_protocol::limits::MAX_MAX_ATTEMPTS;
-use prombus_protocol::{PublishOptions, Start, Topic, Uuid};
+use prombus_protocol::{AfterFailure, FailedEvent, HandlerFailure, PublishOptions, Start, Topic, Uuid};
 use restore::{InputPosition, restore};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -60,16 +62,23 @@ pub type Rejection = Box<dyn std::error::Error + Send + Sync>;
 
 /// How events become states.
 pub trait Projection: Send + 'static {
+    /// The payload of an input event. `Box<RawValue>` or `serde_json::Value` accept any payload.
+    type Input: DeserializeOwned;
     /// The state of a key.
     type State: Serialize + DeserializeOwned + Send + 'static;
 
     /// Folds an event into the states. Every state that this function sets is published; for every key that it removes, `null`
-    /// is published.
+    /// is published. `input` is the payload of `event`.
     ///
     /// # Errors
     /// If the event cannot be folded. Its changes are undone, it becomes a dead letter, and the projector continues with the
-    /// next event. A panic has the same effect.
-    fn fold(&mut self, event: &Event, states: &mut States<Self::State>) -> Result<(), Rejection>;
+    /// next event. A panic has the same effect, and so has a payload that is not an [`Input`](Self::Input).
+    fn fold(
+        &mut self,
+        input: Self::Input,
+        event: &Event,
+        states: &mut States<Self::State>,
+    ) -> Result<(), Rejection>;
 
     /// Changes states because time has passed, e.g. to mark them as stale.
     fn tick(&mut self, now_ms: i64, states: &mut States<Self::State>) {
@@ -84,14 +93,20 @@ pub trait Projection: Send + 'static {
 /// use prombus::consume::projector::{Projection, Projector, ProjectorOptions, Rejection, States};
 /// use prombus::{Bus, Event};
 ///
+/// prombus::topic! {
+///     PAYMENTS: u32 = "payments";
+///     TOTALS: u64 = "totals";
+/// }
+///
 /// struct Totals;
 ///
 /// impl Projection for Totals {
-///     type State = i64;
+///     type Input = u32;
+///     type State = u64;
 ///
-///     fn fold(&mut self, event: &Event, totals: &mut States<i64>) -> Result<(), Rejection> {
+///     fn fold(&mut self, amount: u32, event: &Event, totals: &mut States<u64>) -> Result<(), Rejection> {
 ///         let account = event.key().ok_or("a payment needs a key")?;
-///         let total = totals.get(account).copied().unwrap_or(0) + event.json::<i64>()?;
+///         let total = totals.get(account).copied().unwrap_or(0) + u64::from(amount);
 ///         totals.set(account, total);
 ///         Ok(())
 ///     }
@@ -99,9 +114,9 @@ pub trait Projection: Send + 'static {
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let bus = Bus::memory();
-/// bus.publish("payments", &5).key("alice").await?;
-/// bus.publish("payments", &7).key("alice").await?;
-/// let options = ProjectorOptions::new("payments", "totals", "totals-projector");
+/// bus.publish(PAYMENTS, &5).key("alice").await?;
+/// bus.publish(PAYMENTS, &7).key("alice").await?;
+/// let options = ProjectorOptions::group("totals-projector").input(PAYMENTS).output(TOTALS);
 /// let mut projector = Projector::open(&bus, options, Totals).await?;
 /// projector.next().await?; // two events, one new state in the topic "totals"
 /// assert_eq!(projector.states().get("alice"), Some(&12));
@@ -109,7 +124,8 @@ pub trait Projection: Send + 'static {
 /// ```
 pub struct Projector<P: Projection> {
     bus: Bus,
-    options: ProjectorOptions,
+    group: String,
+    settings: ProjectorSettings,
     input: Topic,
     output: Topic,
     projection: P,
@@ -127,6 +143,7 @@ pub struct Projector<P: Projection> {
     /// The right to publish states.
     turn: PublishTurn,
     figures: Arc<Mutex<ProjectorFigures>>,
+    failures: Arc<FailureLog>,
 }
 
 impl<P: Projection> Projector<P> {
@@ -134,18 +151,23 @@ impl<P: Projection> Projector<P> {
     ///
     /// # Errors
     /// See [`ProjectorError`].
-    pub async fn open(bus: &Bus, options: ProjectorOptions, projection: P) -> Result<Self, ProjectorError> {
-        let (input, output) = (Topic::new(&options.input)?, Topic::new(&options.output)?);
-        let subscribe = bus.subscribe(&options.input, &options.group).from(options.from);
+    pub async fn open(
+        bus: &Bus,
+        options: ProjectorOptions<P::Input, P::State>,
+        projection: P,
+    ) -> Result<Self, ProjectorError> {
+        let (input, output) = options.topics()?;
+        let ProjectorOptions { group, settings, .. } = options;
+        let subscribe = bus.subscribe(input.as_str(), &group).from(settings.from);
         // The most attempts that are possible: a process that crashes again and again must not turn an event into a dead
         // letter.
-        let subscribe = subscribe.batch_size(options.batch_size).max_attempts(MAX_MAX_ATTEMPTS).in_order();
+        let subscribe = subscribe.batch_size(settings.batch_size).max_attempts(MAX_MAX_ATTEMPTS).in_order();
         // From here on no older projector adds to the states that are read below.
-        let turn = PublishTurn::take(bus, &options.input, &options.group).await;
+        let turn = PublishTurn::take(bus, input.as_str(), &group).await;
         let subscription = subscribe.await?;
         // Events that an older projector has leased, or that wait for redelivery, are delivered in order too.
         subscription.take_over().await?;
-        let restored = restore(bus, &input, &output, &options.group).await?;
+        let restored = restore(bus, &input, &output, &group).await?;
         let end_at_open = match bus.backend().locate(&input, Start::Latest).await {
             Ok(next) => next - 1,
             Err(ReadError::UnknownTopic(_)) => 0,
@@ -153,7 +175,9 @@ impl<P: Projection> Projector<P> {
         };
         Ok(Self {
             bus: bus.clone(),
-            options,
+            failures: Arc::new(FailureLog::new(format!("projector {group}"))),
+            group,
+            settings,
             input,
             output,
             projection,
@@ -178,6 +202,18 @@ impl<P: Projection> Projector<P> {
         *self.figures.lock()
     }
 
+    /// Calls a function for each failure: an event that cannot be folded and becomes a dead letter, a tick that is skipped, a
+    /// publish that is retried, the end of the projector. Like
+    /// [`HandlerHandle::on_error`](crate::HandlerHandle::on_error).
+    pub fn on_error(&self, callback: impl Fn(&HandlerFailure) + Send + Sync + 'static) {
+        self.failures.on_error(callback);
+    }
+
+    /// The last failure; `None` if there was none.
+    pub fn last_error(&self) -> Option<HandlerFailure> {
+        self.failures.last_error()
+    }
+
     /// Waits for events and folds a batch of them. When this returns, the changed states are durable and the events are
     /// acked.
     ///
@@ -193,7 +229,7 @@ impl<P: Projection> Projector<P> {
     /// # Errors
     /// See [`ProjectorError`]; the projector must be opened again.
     pub async fn tick(&mut self) -> Result<(), ProjectorError> {
-        let now = self.options.clock.wall_ms();
+        let now = self.settings.clock.wall_ms();
         let (projection, states) = (&mut self.projection, &mut self.states);
         let ticked = std::panic::catch_unwind(AssertUnwindSafe(|| projection.tick(now, states)));
         let staged = match ticked {
@@ -202,7 +238,7 @@ impl<P: Projection> Projector<P> {
         };
         if let Err(error) = staged {
             self.states.undo();
-            tracing::error!("projector {}: tick skipped: {error}", self.options.group);
+            self.report_general(format!("the tick failed: {error}"), AfterFailure::Skip);
         }
         self.flush().await
     }
@@ -227,7 +263,9 @@ impl<P: Projection> Projector<P> {
 
     fn fold(&mut self, event: &Event) {
         let (projection, states) = (&mut self.projection, &mut self.states);
-        let folded = std::panic::catch_unwind(AssertUnwindSafe(|| projection.fold(event, states)));
+        let folded = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            projection.fold(event.json::<P::Input>()?, event, states)
+        }));
         let folded = folded.unwrap_or_else(|panic| Err(panic_text(&*panic).into()));
         match folded.and_then(|()| self.stage(Some(event.id()))) {
             Ok(()) => self.figures.lock().folded += 1,
@@ -265,29 +303,26 @@ impl<P: Projection> Projector<P> {
             options.caused_by = vec![cause];
         }
         if let Some(position) = self.position {
-            let value = position.header(&self.options.group, &self.input);
+            let value = position.header(&self.group, &self.input);
             options.headers.insert(POSITION_HEADER.to_owned(), value);
         }
         options
     }
 
     fn reject(&mut self, event: &Event, error: &Rejection) {
-        let (group, input) = (&self.options.group, &self.input);
-        let is_first = {
-            let mut figures = self.figures.lock();
-            figures.rejected += 1;
-            figures.rejected == 1
-        };
-        if is_first {
-            let seq = event.seq();
-            tracing::warn!(
-                "projector {group}: cannot fold {input} seq {seq}: {error}; further rejections are only counted"
-            );
-        }
-        let now = self.options.clock.wall_ms();
-        let Some(letter) = Rejected::new(event, group, &error.to_string(), now) else { return };
+        self.figures.lock().rejected += 1;
+        let (topic, seq, id) = (event.topic().clone(), event.seq(), event.id());
+        let failed = FailedEvent { topic, seq, id, attempt: 1, max_attempts: 1 };
+        self.failures.report(&HandlerFailure::of_event(failed, error.to_string(), AfterFailure::DeadLetter));
+        let now = self.settings.clock.wall_ms();
+        let (input, why) = (self.input.as_str(), error.to_string());
+        let Some(letter) = Rejected::new(event, input, &self.group, &why, now) else { return };
         self.pending.bytes += letter.json.len();
         self.pending.dead_letters.push((letter.json, letter.options));
+    }
+
+    fn report_general(&self, error: String, next: AfterFailure) {
+        self.failures.report(&HandlerFailure::general(error, next));
     }
 
     /// Publishes all pending changes: those of inputs in one commit, those of a tick in as many commits as their size
@@ -312,10 +347,7 @@ impl<P: Projection> Projector<P> {
                 }
                 Err(error) => {
                     failures += 1;
-                    tracing::warn!(
-                        "projector {}: cannot publish states, will retry: {error}",
-                        self.options.group
-                    );
+                    self.report_general(format!("cannot publish states: {error}"), AfterFailure::Retry);
                     tokio::time::sleep(Duration::from_millis(backoff_ms(failures, 0))).await;
                 }
             }
@@ -323,7 +355,7 @@ impl<P: Projection> Projector<P> {
         for one in published.iter().take(states).filter(|one| !one.duplicate) {
             if self.next_output != 0 && one.seq != self.next_output {
                 self.next_output = 0;
-                let (group, output) = (&self.options.group, &self.output);
+                let (group, output) = (&self.group, &self.output);
                 tracing::warn!(
                     "projector {group}: another writer publishes to {output}; if it is a projector of this group, stop one"
                 );
@@ -353,7 +385,8 @@ impl<P: Projection> Projector<P> {
 
 impl<P: Projection> std::fmt::Debug for Projector<P> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Projector({:?}, {:?})", self.options, self.figures())
+        let Self { group, input, output, .. } = self;
+        write!(formatter, "Projector({group}: {input} -> {output}, {:?})", self.figures())
     }
 }
 

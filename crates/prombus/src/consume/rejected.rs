@@ -19,8 +19,8 @@ pub struct Rejected {
 }
 
 impl Rejected {
-    /// The dead letter of an event that a group cannot fold. `None` if the event cannot be read or encoded.
-    pub fn new(event: &Event, group: &str, error: &str, now_ms: i64) -> Option<Self> {
+    /// The dead letter of an event that a group on the topic or pattern `subscription` cannot fold. `None` if the event cannot be read or encoded.
+    pub fn new(event: &Event, subscription: &str, group: &str, error: &str, now_ms: i64) -> Option<Self> {
         let topic = event.topic();
         let letter = DeadLetter::<Box<RawValue>> {
             topic: topic.clone(),
@@ -29,6 +29,7 @@ impl Rejected {
             err: error.to_owned(),
             attempts: 1,
             ts: now_ms,
+            subscription: Some(subscription.to_owned()),
         };
         let name = format!("{topic} {group} {}", event.id());
         let id = Uuid::new_v5(&NAMESPACE, name.as_bytes());

@@ -62,6 +62,8 @@ pub struct Group {
     /// The number of unsettled events that are unreadable.
     pub(super) unreadable_unsettled: usize,
     pub(super) last_errors: LastErrors,
+    /// Whether the whole group is paused: no member gets events.
+    pub(super) is_paused: bool,
 }
 
 impl Group {
@@ -145,9 +147,9 @@ impl Group {
         }
     }
 
-    /// Whether there may be events for a member that can take more.
+    /// Whether there may be events for a member that can take more. False while the group is paused.
     pub fn has_work(&self) -> bool {
-        !self.active.is_empty() || !self.due.is_empty()
+        !self.is_paused && (!self.active.is_empty() || !self.due.is_empty())
     }
 
     /// How many events are unsettled.

@@ -1,4 +1,4 @@
-//! Members that join, leave, are lost, paused or held, and the clean close of a group.
+//! Members that join, leave, are lost, paused or held, and the pause and the clean close of a group.
 
 use super::change::AttemptsChange;
 use super::group::Group;
@@ -22,7 +22,12 @@ impl Group {
 
     /// How many more deliveries a member may get in one pull.
     pub fn window(&self, member: MemberId) -> u32 {
-        self.members.get(&member).map_or(0, Member::window)
+        self.members.get(&member).map_or(0, |member| self.window_of(member))
+    }
+
+    /// The window of a member; zero while the group is paused.
+    pub(super) fn window_of(&self, member: &Member) -> u32 {
+        if self.is_paused { 0 } else { member.window() }
     }
 
     /// How many deliveries a member has in flight, and whether it is paused. `None` if it is not in the group.
@@ -116,6 +121,23 @@ impl Group {
         if let Some(member) = self.members.get_mut(&member) {
             member.is_paused = is_paused;
         }
+    }
+
+    /// Pauses or resumes the whole group. While it is paused, no member gets events: members stay, and their leases keep
+    /// running and can be settled. The caller records the pause.
+    pub fn pause_all(&mut self, is_paused: bool) {
+        self.is_paused = is_paused;
+    }
+
+    /// Whether the whole group is paused.
+    pub fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
+    /// The member that holds the lease of an event; `None` if the event is not leased.
+    pub fn holder(&self, position: Position) -> Option<MemberId> {
+        let unsettled = self.unsettled.get(&position)?;
+        (unsettled.state == UnsettledState::Leased).then_some(unsettled.holder)
     }
 
     /// Notes that the server stops reading from a member: its leases do not expire until the server reads again.

@@ -125,6 +125,6 @@ impl Group {
     /// How many events the members that wait for events could take now.
     pub(super) fn idle_room(&self) -> usize {
         let idle = self.members.values().filter(|member| member.is_idle);
-        idle.map(|member| member.window() as usize).sum()
+        idle.map(|member| self.window_of(member) as usize).sum()
     }
 }

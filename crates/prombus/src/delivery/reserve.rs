@@ -35,7 +35,7 @@ impl Group {
         let Some(state) = self.members.get_mut(&member) else { return 0 };
         state.is_idle = true;
         let settings = state.settings;
-        let window = state.window().min(want);
+        let window = if self.is_paused { 0 } else { state.window().min(want) };
         let window = self.reserve_due(member, settings, window, durable, redelivered);
         self.sweep_timers();
         let taken = (self.unsettled.len() - self.unreadable_unsettled) as u64 + self.reserved_count;

@@ -16,10 +16,9 @@ use super::{
     LocalFiles, RestoredState, StateRecord, StoredTopic, TopicUsage,
 };
 use crate::clock::{Clock, LogClock};
-use crate::error::{OpenError, ReadError, StoreError, Unavailable};
+use crate::error::{OpenError, ReadError, StoreError, Unavailable, with_causes};
 use crate::metrics::StoreFigures;
 use commit_listener::CommitListener;
-use errors::with_causes;
 use first_seqs::FirstSeqs;
 use inline_commits::InlineCommits;
 use parking_lot::Mutex;
@@ -404,7 +403,7 @@ impl Engine for LogEngine {
         let stats = self.log.stats();
         let reads = self.log.read_health();
         StoreFigures {
-            commit_duration_ms: self.listener.commit_duration_ms.figures(),
+            commit_duration_seconds: self.listener.commit_duration_seconds.figures(),
             commit_batch_events: self.listener.commit_batch_events.figures(),
             is_full: self.is_full(),
             bytes: stats.bytes,

@@ -302,7 +302,7 @@ impl<D: RemoteDatabase> Engine for NetworkEngine<D> {
 
     fn figures(&self) -> StoreFigures {
         StoreFigures {
-            commit_duration_ms: self.connection.figures.commit_duration_ms.figures(),
+            commit_duration_seconds: self.connection.figures.commit_duration_seconds.figures(),
             commit_batch_events: self.connection.figures.commit_batch_events.figures(),
             bytes: self.connection.database.bytes(),
             corrupt_events: self.connection.figures.corrupt_events(),

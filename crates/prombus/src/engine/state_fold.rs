@@ -1,11 +1,12 @@
 //! The state of groups and topics that an engine keeps. It is the result of applying all state records in order (a fold). The
 //! log applies the records again when it is opened, and saves the state in its checkpoints.
 
-use super::state_record::{GroupAttempts, GroupProgress, StateRecord};
+use super::closed_letters::ClosedLetters;
+use super::state_record::{ADDRESSEE_FEATURE, GroupAttempts, GroupProgress, StateRecord};
 use crate::delivery::SettledSeqs;
 use parking_lot::Mutex;
 use prombus_log::{State, TopicId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The state that an engine restored when it was opened.
@@ -17,6 +18,8 @@ pub struct RestoredState {
     pub topic_settings: Vec<(String, String)>,
     /// Named values ([`StateRecord::Kept`]); the value of a name never changes.
     pub kept: Vec<(String, Vec<u8>)>,
+    /// The closed dead letters of dead-letter topics.
+    pub closed_letters: Vec<(TopicId, ClosedLetters)>,
 }
 
 /// The progress of a group in a topic.
@@ -48,6 +51,8 @@ pub struct GroupState {
     pub made_ms: i64,
     /// The group is deleted after this many milliseconds without members; `None` if its creator did not set a time.
     pub expire_ms: Option<u64>,
+    /// Whether the group is paused: none of its members gets events.
+    pub is_paused: bool,
     /// The progress by topic. In topics that are not listed the group starts at the first event.
     pub progress: BTreeMap<TopicId, TopicProgress>,
 }
@@ -77,7 +82,7 @@ impl GroupState {
         topic.attempts.retain(|&seq, _| !settled.contains(seq));
     }
 
-    fn records(&self) -> [StateRecord; 2] {
+    fn records(&self) -> impl Iterator<Item = StateRecord> + use<> {
         let made = StateRecord::Made {
             group: self.number,
             subscription: self.subscription.clone(),
@@ -96,7 +101,9 @@ impl GroupState {
         });
         let above =
             above.filter(|it| !it.settled.is_empty() || !it.attempts.is_empty() || it.leased_to.is_some());
-        [made, StateRecord::Progress { group: self.number, topics: above.collect() }]
+        let progress = StateRecord::Progress { group: self.number, topics: above.collect() };
+        let paused = StateRecord::Paused { group: self.number, is_paused: true };
+        [made, progress].into_iter().chain(self.is_paused.then_some(paused))
     }
 }
 
@@ -110,6 +117,10 @@ pub(super) struct FoldedState {
     settings: BTreeMap<String, String>,
     /// Named values.
     kept: BTreeMap<String, Vec<u8>>,
+    /// Features that the store uses.
+    features: BTreeSet<String>,
+    /// The closed dead letters, by dead-letter topic.
+    closed_letters: BTreeMap<TopicId, ClosedLetters>,
     /// Why a record could not be applied; `None` if all were.
     broken: Option<String>,
 }
@@ -124,10 +135,18 @@ impl FoldedState {
                     (topic, TopicProgress { settled: SettledSeqs::up_to(floor), ..TopicProgress::default() })
                 });
                 let progress = progress.collect();
-                let number = group;
-                let state =
-                    GroupState { number, subscription, name, topics, filter, made_ms, expire_ms, progress };
-                self.groups.insert(number, state);
+                let state = GroupState {
+                    number: group,
+                    subscription,
+                    name,
+                    topics,
+                    filter,
+                    made_ms,
+                    expire_ms,
+                    is_paused: false,
+                    progress,
+                };
+                self.groups.insert(group, state);
             }
             StateRecord::Progress { group, topics } => {
                 // The group may have been deleted before this record was written.
@@ -146,10 +165,18 @@ impl FoldedState {
             StateRecord::Deleted { group } => {
                 self.groups.remove(&group);
             }
+            StateRecord::Paused { group, is_paused } => {
+                if let Some(state) = self.groups.get_mut(&group) {
+                    state.is_paused = is_paused;
+                }
+            }
             StateRecord::Cut { firsts } => {
                 for (topic, seq) in firsts {
                     let first = self.firsts.entry(topic).or_default();
                     *first = seq.max(*first);
+                    if let Some(letters) = self.closed_letters.get_mut(&topic) {
+                        letters.forget_below(*first);
+                    }
                 }
             }
             StateRecord::TopicSet { topic, settings } => {
@@ -162,8 +189,23 @@ impl FoldedState {
             StateRecord::Kept { name, value } => {
                 self.kept.entry(name).or_insert(value);
             }
+            StateRecord::Requires { feature } if feature == ADDRESSEE_FEATURE => {
+                self.features.insert(feature);
+            }
+            StateRecord::Requires { feature } => {
+                return Err(format!(
+                    "the store uses the feature {feature:?}, which this version does not support; use a newer prombus"
+                ));
+            }
+            StateRecord::LettersClosed { topic, closing, seqs } => {
+                let letters = self.closed_letters.entry(topic).or_default();
+                for (first, last) in seqs {
+                    letters.close(closing, first, last);
+                }
+            }
             StateRecord::TopicDeleted { topic, name } => {
                 self.firsts.remove(&topic);
+                self.closed_letters.remove(&topic);
                 self.settings.remove(&name);
                 for state in self.groups.values_mut() {
                     state.progress.remove(&topic);
@@ -183,7 +225,16 @@ impl FoldedState {
         });
         let kept = self.kept.iter();
         let kept = kept.map(|(name, value)| StateRecord::Kept { name: name.clone(), value: value.clone() });
-        self.groups.values().flat_map(GroupState::records).chain(cut).chain(settings).chain(kept)
+        let features = self.features.iter().map(|it| StateRecord::Requires { feature: it.clone() });
+        let letters = self.closed_letters.iter().flat_map(|(&topic, letters)| letters.records(topic));
+        let groups = self.groups.values().flat_map(GroupState::records);
+        groups.chain(cut).chain(settings).chain(kept).chain(features).chain(letters)
+    }
+
+    /// The version of the format that the state needs. A state without features and closed letters can be read by version 2.
+    fn version(&self) -> u8 {
+        let is_old = self.features.is_empty() && self.closed_letters.is_empty();
+        if is_old { SNAPSHOT_VERSION - 1 } else { SNAPSHOT_VERSION }
     }
 }
 
@@ -257,13 +308,15 @@ impl StateFold {
             groups: if fold.broken.is_none() { fold.groups.values().cloned().collect() } else { Vec::new() },
             topic_settings: fold.settings.iter().map(|(name, json)| (name.clone(), json.clone())).collect(),
             kept: fold.kept.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+            closed_letters: fold.closed_letters.iter().map(|(&id, letters)| (id, letters.clone())).collect(),
         }
     }
 }
 
 /// The version of the format of [`StateFold::to_bytes`], which later versions of the program must be able to decode. Version 2
-/// adds lease marks. Both versions are a list of records and are decoded in the same way.
-const SNAPSHOT_VERSION: u8 = 2;
+/// adds lease marks, version 3 features and closed dead letters. All versions are a list of records and are decoded in the same
+/// way.
+const SNAPSHOT_VERSION: u8 = 3;
 
 impl State for StateFold {
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), String> {
@@ -298,8 +351,9 @@ impl State for StateFold {
     }
 
     fn snapshot(&self, into: &mut Vec<u8>) {
-        into.push(SNAPSHOT_VERSION);
-        for record in self.0.lock().records() {
+        let state = self.0.lock();
+        into.push(state.version());
+        for record in state.records() {
             into.extend_from_slice(&record.tag().to_le_bytes());
             let length_at = into.len();
             into.extend_from_slice(&[0; 4]);
@@ -312,6 +366,7 @@ impl State for StateFold {
 
 #[cfg(test)]
 mod tests {
+    use super::super::state_record::LetterClosing;
     use super::*;
 
     #[test]
@@ -338,19 +393,40 @@ mod tests {
         let progress = GroupProgress { topic, settled, attempts: vec![attempts], leased_to: Some(40) };
         apply(StateRecord::Progress { group: 1, topics: vec![progress] });
         apply(StateRecord::Progress { group: 99, topics: vec![] });
+        apply(StateRecord::Paused { group: 1, is_paused: true });
+        apply(StateRecord::Paused { group: 99, is_paused: true });
         apply(StateRecord::Kept { name: "key".into(), value: vec![1, 2] });
         apply(StateRecord::Kept { name: "key".into(), value: vec![3] });
         let mut snapshot = Vec::new();
         groups.snapshot(&mut snapshot);
+        assert_eq!(snapshot[0], 2, "older versions can read it");
+        for record in [
+            StateRecord::Requires { feature: ADDRESSEE_FEATURE.into() },
+            StateRecord::LettersClosed { topic, closing: LetterClosing::Redriven, seqs: vec![(4, 6)] },
+        ] {
+            let mut body = Vec::new();
+            record.put(&mut body);
+            groups.apply(record.tag(), &body);
+        }
+        snapshot.clear();
+        groups.snapshot(&mut snapshot);
+        assert_eq!(snapshot[0], 3);
         let mut restored = StateFold::default();
         restored.restore(&snapshot).expect("it was just written");
         let all = restored.all().expect("nothing is broken");
         assert_eq!(all, groups.all().expect("nothing is broken"));
         assert_eq!(restored.restored().kept, [("key".to_owned(), vec![1, 2])]);
+        assert_eq!(restored.restored().closed_letters[0].1.open_in(1, 8), 5);
+        assert!(restored.0.lock().features.contains(ADDRESSEE_FEATURE));
         assert_eq!(all[0].progress[&topic].settled.floor(), 11);
         assert_eq!(all[0].progress[&topic].attempts[&12], attempts);
         assert_eq!(all[0].progress[&topic].leased_to, 40);
+        assert!(all[0].is_paused);
         assert!(restored.restore(&snapshot[..snapshot.len() - 1]).is_err());
         assert!(restored.restore(&[9]).is_err());
+        let mut unknown = Vec::new();
+        StateRecord::Requires { feature: "time-travel".into() }.put(&mut unknown);
+        restored.apply(20, &unknown);
+        assert!(restored.all().expect_err("the feature is unknown").contains("\"time-travel\""));
     }
 }

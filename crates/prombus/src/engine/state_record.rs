@@ -41,6 +41,15 @@ impl GroupProgress {
     }
 }
 
+/// How a dead letter was closed. A letter without such a record is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LetterClosing {
+    /// Its event was published again.
+    Redriven,
+    /// It was discarded.
+    Discarded,
+}
+
 /// A record about a group or a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StateRecord {
@@ -83,6 +92,13 @@ pub enum StateRecord {
         /// The group.
         group: u32,
     },
+    /// The group was paused or resumed.
+    Paused {
+        /// The group.
+        group: u32,
+        /// Whether it is paused from now on.
+        is_paused: bool,
+    },
     /// Retention raised the first seqs of topics: earlier events are not served.
     Cut {
         /// Topics and their first seqs.
@@ -109,7 +125,24 @@ pub enum StateRecord {
         /// The value. Only the first value of a name counts.
         value: Vec<u8>,
     },
+    /// The store uses a feature. A version that does not know the feature must not open the store.
+    Requires {
+        /// The feature, e.g. [`ADDRESSEE_FEATURE`].
+        feature: String,
+    },
+    /// Dead letters were closed.
+    LettersClosed {
+        /// The dead-letter topic.
+        topic: TopicId,
+        /// How they were closed. The newest record about a dead letter counts.
+        closing: LetterClosing,
+        /// The ranges of their seqs: in order, disjoint, both ends included.
+        seqs: Vec<(u64, u64)>,
+    },
 }
+
+/// The feature of a store that has events with an addressee. A version that does not know it would deliver them to all groups.
+pub const ADDRESSEE_FEATURE: &str = "addressee";
 
 const MADE: u32 = 1;
 const PROGRESS: u32 = 2;
@@ -123,8 +156,14 @@ const TOPIC_DELETED: u32 = 7;
 const PROGRESS_2: u32 = 8;
 /// A group with an expiry time. Older versions of the program do not know this tag and refuse to open the log.
 const MADE_2: u32 = 9;
+/// A group that was paused or resumed. Older versions of the program do not know this tag and refuse to open the log.
+const PAUSED: u32 = 10;
 /// A named value. Older versions of the program do not know this tag and refuse to open a log that contains it.
 const KEPT: u32 = 16;
+/// A feature that the store uses. Older versions of the program do not know this tag and refuse to open a log that contains it.
+const REQUIRES: u32 = 20;
+/// Closed dead letters. Older versions of the program do not know this tag and refuse to open a log that contains it.
+const LETTERS_CLOSED: u32 = 21;
 
 impl StateRecord {
     /// The tag that identifies the kind of record in the log.
@@ -136,10 +175,13 @@ impl StateRecord {
             Self::Progress { .. } => PROGRESS,
             Self::Sought { .. } => SOUGHT,
             Self::Deleted { .. } => DELETED,
+            Self::Paused { .. } => PAUSED,
             Self::Cut { .. } => CUT,
             Self::TopicSet { .. } => TOPIC_SET,
             Self::TopicDeleted { .. } => TOPIC_DELETED,
             Self::Kept { .. } => KEPT,
+            Self::Requires { .. } => REQUIRES,
+            Self::LettersClosed { .. } => LETTERS_CLOSED,
         }
     }
 
@@ -175,6 +217,10 @@ impl StateRecord {
                 put_places(into, floors);
             }
             Self::Deleted { group } => put_number(into, u64::from(*group)),
+            Self::Paused { group, is_paused } => {
+                put_number(into, u64::from(*group));
+                into.push(u8::from(*is_paused));
+            }
             Self::Cut { firsts } => put_places(into, firsts),
             Self::TopicSet { topic, settings } => {
                 put_text(into, topic);
@@ -187,6 +233,15 @@ impl StateRecord {
             Self::Kept { name, value } => {
                 put_text(into, name);
                 put_bytes(into, value);
+            }
+            Self::Requires { feature } => put_text(into, feature),
+            Self::LettersClosed { topic, closing, seqs } => {
+                put_number(into, u64::from(topic.number()));
+                into.push(match closing {
+                    LetterClosing::Redriven => 1,
+                    LetterClosing::Discarded => 2,
+                });
+                put_ranges(into, seqs);
             }
         }
     }
@@ -211,10 +266,21 @@ impl StateRecord {
             }
             SOUGHT => Self::Sought { group: fields.small()?, floors: fields.list(Fields::place)? },
             DELETED => Self::Deleted { group: fields.small()? },
+            PAUSED => Self::Paused { group: fields.small()?, is_paused: fields.flag()? },
             CUT => Self::Cut { firsts: fields.list(Fields::place)? },
             TOPIC_SET => Self::TopicSet { topic: fields.text()?, settings: fields.text()? },
             TOPIC_DELETED => Self::TopicDeleted { topic: fields.topic()?, name: fields.text()? },
             KEPT => Self::Kept { name: fields.text()?, value: fields.byte_list()? },
+            REQUIRES => Self::Requires { feature: fields.text()? },
+            LETTERS_CLOSED => Self::LettersClosed {
+                topic: fields.topic()?,
+                closing: match fields.byte()? {
+                    1 => LetterClosing::Redriven,
+                    2 => LetterClosing::Discarded,
+                    _ => return None,
+                },
+                seqs: fields.ranges()?,
+            },
             _ => return None,
         };
         fields.bytes.is_empty().then_some(record)
@@ -250,15 +316,19 @@ fn put_places(into: &mut Vec<u8>, places: &[(TopicId, u64)]) {
     }
 }
 
-fn put_progress(into: &mut Vec<u8>, progress: &GroupProgress) {
-    put_number(into, u64::from(progress.topic.number()));
-    put_number(into, progress.settled.len() as u64);
+fn put_ranges(into: &mut Vec<u8>, ranges: &[(u64, u64)]) {
+    put_number(into, ranges.len() as u64);
     let mut before = 0;
-    for &(first, last) in &progress.settled {
+    for &(first, last) in ranges {
         put_number(into, first - before);
         put_number(into, last - first);
         before = last;
     }
+}
+
+fn put_progress(into: &mut Vec<u8>, progress: &GroupProgress) {
+    put_number(into, u64::from(progress.topic.number()));
+    put_ranges(into, &progress.settled);
     put_number(into, progress.attempts.len() as u64);
     for it in &progress.attempts {
         put_number(into, it.seq);
@@ -283,6 +353,14 @@ impl Fields<'_> {
         let (&byte, rest) = self.bytes.split_first()?;
         self.bytes = rest;
         Some(byte)
+    }
+
+    fn flag(&mut self) -> Option<bool> {
+        match self.byte()? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
     }
 
     fn number(&mut self) -> Option<u64> {
@@ -335,15 +413,19 @@ impl Fields<'_> {
         Some((self.topic()?, self.number()?))
     }
 
-    fn progress(&mut self) -> Option<GroupProgress> {
-        let topic = self.topic()?;
+    fn ranges(&mut self) -> Option<Vec<(u64, u64)>> {
         let mut before = 0u64;
-        let settled = self.list(|fields| {
+        self.list(|fields| {
             let first = before.checked_add(fields.number()?)?;
             let last = first.checked_add(fields.number()?).filter(|&last| last < u64::MAX)?;
             before = last;
             Some((first, last))
-        })?;
+        })
+    }
+
+    fn progress(&mut self) -> Option<GroupProgress> {
+        let topic = self.topic()?;
+        let settled = self.ranges()?;
         let attempts = self.list(|fields| {
             Some(GroupAttempts {
                 seq: fields.number()?,
@@ -436,10 +518,18 @@ mod tests {
             },
             StateRecord::Sought { group: 0, floors: vec![(topic(1), 99)] },
             StateRecord::Deleted { group: 1 },
+            StateRecord::Paused { group: 300, is_paused: true },
+            StateRecord::Paused { group: 1, is_paused: false },
             StateRecord::Cut { firsts: vec![(topic(1), 7), (topic(2), 1 << 50)] },
             StateRecord::TopicSet { topic: "orders".into(), settings: r#"{"compaction":true}"#.into() },
             StateRecord::TopicDeleted { topic: topic(9), name: "orders".into() },
             StateRecord::Kept { name: "key".into(), value: vec![0, 255, 7] },
+            StateRecord::Requires { feature: "addressee".into() },
+            StateRecord::LettersClosed {
+                topic: topic(300),
+                closing: LetterClosing::Discarded,
+                seqs: vec![(1, 4), (7, 7)],
+            },
         ]
     }
 
@@ -466,7 +556,7 @@ mod tests {
                 let mut broken = bytes.clone();
                 let at = (seed >> 33) as usize % broken.len();
                 broken[at] = (seed >> 20) as u8;
-                for tag in (0..10).chain([KEPT]) {
+                for tag in (0..10).chain([KEPT, REQUIRES, LETTERS_CLOSED]) {
                     let _ = StateRecord::parse(tag, &broken);
                 }
             }

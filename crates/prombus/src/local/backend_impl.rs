@@ -6,14 +6,15 @@ use super::lifecycle::LocalBackend;
 use super::member::LocalMember;
 use super::merged::reader::LocalMergedReader;
 use crate::backend::{
-    Backend, BackupProgress, BoxFuture, Capabilities, EventChunk, GroupSpec, Joined, LatestPage, LatestQuery,
-    MemberOptions, Problem, PullLimit, SettleOutcome, TopicDetails, UnreadableRange, Verdict,
+    Backend, BackupProgress, BoxFuture, Capabilities, ClosedCount, DeadLetterStates, EventChunk, GroupSpec,
+    Joined, LatestPage, LatestQuery, MemberOptions, Problem, PullLimit, SeekPreview, SettleOutcome,
+    TopicDetails, UnreadableRange, Verdict,
 };
-use crate::engine::{MayBlock, off_async_threads};
+use crate::engine::{LetterClosing, MayBlock, off_async_threads};
 use crate::error::{BackupError, GroupError, ReadError, StoreError, TopicAdminError, Unavailable};
 use crate::info::{GroupInfo, TopicInfo};
 use crate::merged::{BusPosition, MergedQuery, MergedReader};
-use crate::metrics::{Figures, TopicFigures};
+use crate::metrics::{Figures, GroupAge, TopicFigures};
 use crate::publish::PublishBatch;
 use crate::publishing::{PublishLine as _, Publishing};
 use crate::settings::{PublishRate, TopicOptions, TopicRule, TopicSettings};
@@ -169,6 +170,32 @@ impl Backend for LocalBackend {
         Box::pin(self.handle.local.groups.seek(subscription, group, to))
     }
 
+    fn wait_idle<'a>(
+        &'a self,
+        subscription: Option<&'a str>,
+        group: &'a str,
+    ) -> BoxFuture<'a, Result<(), GroupError>> {
+        Box::pin(self.handle.local.groups.wait_idle(subscription, group))
+    }
+
+    fn preview_seek<'a>(
+        &'a self,
+        subscription: &'a str,
+        group: &'a str,
+        to: Start,
+    ) -> BoxFuture<'a, Result<SeekPreview, GroupError>> {
+        Box::pin(self.handle.local.groups.preview_seek(subscription, group, to))
+    }
+
+    fn pause_group<'a>(
+        &'a self,
+        subscription: &'a str,
+        group: &'a str,
+        is_paused: bool,
+    ) -> BoxFuture<'a, Result<(), GroupError>> {
+        Box::pin(self.handle.local.groups.pause(subscription, group, is_paused))
+    }
+
     fn delete_group<'a>(
         &'a self,
         subscription: &'a str,
@@ -239,6 +266,19 @@ impl Backend for LocalBackend {
         Box::pin(self.handle.local.delete_topic(topic))
     }
 
+    fn dead_letters(&self, topic: &Topic) -> Option<DeadLetterStates> {
+        self.handle.local.letters.of(topic)
+    }
+
+    fn close_dead_letters<'a>(
+        &'a self,
+        topic: &'a Topic,
+        ids: &'a [Uuid],
+        closing: LetterClosing,
+    ) -> BoxFuture<'a, Result<ClosedCount, TopicAdminError>> {
+        Box::pin(self.handle.local.letters.close(topic, ids, closing))
+    }
+
     fn kept(&self, name: &str) -> Option<Vec<u8>> {
         self.handle.local.kept.get(name)
     }
@@ -277,16 +317,25 @@ impl Backend for LocalBackend {
         let local = &self.handle.local;
         let mut topics = local.engine.topics();
         topics.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let letters = topics.iter().map(|it| (it.id, &it.name));
+        let dead_letters = local.letters.figures(letters);
         let topics = topics.into_iter().map(|it| TopicFigures { topic: it.name, published: it.last_seq });
         let (cleaned_events, cleaned_bytes) = local.maintenance.cleaned();
         Figures {
             store: local.engine.figures(),
             topics: topics.collect(),
             groups: local.groups.figures(),
+            dead_letters,
             cleaned_events,
             cleaned_bytes,
             state_memory_bytes: local.latest.memory_bytes() as u64,
         }
+    }
+
+    fn group_ages(&self) -> BoxFuture<'_, Vec<GroupAge>> {
+        let ages = self.list(|local, may_block| Ok(local.groups.ages(may_block)));
+        // Without a store that can be read, no age is known.
+        Box::pin(async { ages.await.unwrap_or_default() })
     }
 
     fn stored_bytes(&self) -> u64 {

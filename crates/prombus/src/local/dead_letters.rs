@@ -8,8 +8,9 @@
 
 use super::groups::act::GroupRuntime;
 use super::groups::cell::{GroupCell, GroupTopic};
+use super::log_limit::{Allowed, LogLimit};
 use super::registry::Registry;
-use crate::backend::{BoxFuture, event_id_of, uuid_of};
+use crate::backend::{BoxFuture, GroupSpec, event_id_of, uuid_of};
 use crate::deferred_wakes::DeferredWakes;
 use crate::delivery::{GiveUp, Millis};
 use crate::engine::{Engine, GroupProgress, MayBlock, NewEvent, StateRecord, TopicId, Visit};
@@ -28,6 +29,11 @@ const RETRY_MS: Millis = 1_000;
 const UNREADABLE_RETRY_MS: Millis = 10_000;
 /// The minimum interval at which a group logs that dead letters could not be written.
 const NOTICE_MS: Millis = 60_000;
+/// The number of dead letters that are logged in [`LOG_WINDOW_MS`]; further ones are only counted.
+const LOG_LINES_MAX: u32 = 10;
+const LOG_WINDOW_MS: Millis = 10_000;
+/// The maximum length of an error in the log, in characters.
+const LOG_ERROR_CHARS: usize = 200;
 /// Ids of dead letters are UUIDv5 in this namespace. It must never change.
 const NAMESPACE: Uuid = Uuid::from_u128(0x6f1c_2a7e_93d4_5b08_a1e7_30c9_54d2_8e6b);
 
@@ -42,6 +48,7 @@ struct Writing {
     engine: Arc<dyn Engine>,
     runtime: Arc<GroupRuntime>,
     registry: Arc<Registry>,
+    log_limit: LogLimit,
 }
 
 /// An event that was given up.
@@ -53,7 +60,9 @@ struct Original {
 
 impl DeadLetterWriter {
     pub(super) fn new(engine: Arc<dyn Engine>, runtime: Arc<GroupRuntime>, registry: Arc<Registry>) -> Self {
-        Self { writing: Arc::new(Writing { engine, runtime, registry }), current: Mutex::default() }
+        let log_limit = LogLimit::new(LOG_LINES_MAX, LOG_WINDOW_MS);
+        let writing = Writing { engine, runtime, registry, log_limit };
+        Self { writing: Arc::new(writing), current: Mutex::default() }
     }
 
     /// Writes dead letters until none is left, or until one has to wait for the engine. In the second case the thread is woken
@@ -188,14 +197,7 @@ impl Writing {
         let dead_letter_topic = topic.dead_letter();
         let dead_letter_topic_id = self.registry.ensure_dead_letter_topic(&dead_letter_topic)?;
         let ts = self.runtime.clock.wall_ms();
-        let body = dead_letter_body(
-            &dead_letter_topic,
-            topic,
-            cell.spec.group.as_str(),
-            &original.record,
-            give_up,
-            ts,
-        );
+        let body = dead_letter_body(&dead_letter_topic, topic, &cell.spec, &original.record, give_up, ts);
         let dead_letter = NewEvent {
             topic: dead_letter_topic_id,
             id: Some(event_id_of(dead_letter_id(cell, topic, original.id))),
@@ -213,15 +215,43 @@ impl Writing {
         };
         let settled = StateRecord::Progress { group: cell.number, topics: vec![settled] };
         let _deferred = DeferredWakes::enter();
+        let mut is_written = false;
         self.runtime.act_and_append(cell, |core, sending| {
             // If the group was moved meanwhile, the event must not be given up.
             if core.machine.is_giving_up(give_up.position) {
                 let records = &self.runtime.records;
                 records.append_last(sending, &[dead_letter], (vec![settled], cell), false)?;
                 core.machine.gave_up(give_up.position);
+                is_written = true;
             }
-            Ok(())
-        })
+            Ok::<(), StoreError>(())
+        })?;
+        if is_written {
+            self.log(cell, topic, give_up, original.id);
+        }
+        Ok(())
+    }
+
+    /// Logs a dead letter, unless too many were logged recently.
+    fn log(&self, cell: &GroupCell, topic: &Topic, give_up: &GiveUp, id: Uuid) {
+        let Some(Allowed { left_out, is_last }) = self.log_limit.take(self.runtime.clock.steady_ms()) else {
+            return;
+        };
+        let (group, subscription) = (&cell.spec.group, &cell.spec.subscription);
+        let (seq, attempts) = (give_up.position.seq, give_up.attempts);
+        let plural = if attempts == 1 { "" } else { "s" };
+        let error = shortened(&give_up.error);
+        let mut more = String::new();
+        if left_out > 0 {
+            more = format!("; {left_out} earlier dead letters were not logged");
+        }
+        if is_last {
+            more.push_str("; further ones in the next 10 s are only counted");
+        }
+        tracing::warn!(
+            "dead letter: group {group} on {subscription} gave up event {id} ({topic} seq {seq}) after {attempts} \
+             attempt{plural}: {error}{more}"
+        );
     }
 
     /// The stored event; `None` if it was removed.
@@ -256,12 +286,21 @@ fn dead_letter_id(cell: &GroupCell, topic: &Topic, id: Uuid) -> Uuid {
     Uuid::new_v5(&NAMESPACE, &name)
 }
 
-/// The JSON of a dead letter, with the payload `{topic, group, original, err, attempts, ts}`. `original` is the event as it is
-/// stored.
+/// An error as one line of limited length.
+fn shortened(error: &str) -> String {
+    let line = error.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(LOG_ERROR_CHARS) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
+/// The JSON of a dead letter, with the payload `{topic, group, original, err, attempts, ts, subscription}`. `original` is the
+/// event as it is stored.
 fn dead_letter_body(
     dead_letter_topic: &Topic,
     topic: &Topic,
-    group: &str,
+    spec: &GroupSpec,
     record: &[u8],
     give_up: &GiveUp,
     ts: i64,
@@ -276,18 +315,21 @@ fn dead_letter_body(
         headers: &BTreeMap::new(),
         caused_by: &[],
         tags: &[],
+        addressee: None,
     };
     put_body_head(&mut body, &fields);
     body.extend_from_slice(b"{\"topic\":");
     put_string(&mut body, topic.as_str());
     body.extend_from_slice(b",\"group\":");
-    put_string(&mut body, group);
+    put_string(&mut body, spec.group.as_str());
     body.extend_from_slice(b",\"original\":");
     body.extend_from_slice(record);
     body.extend_from_slice(b",\"err\":");
     put_string(&mut body, &give_up.error);
-    write!(body, ",\"attempts\":{},\"ts\":{ts}}}", give_up.attempts)
+    write!(body, ",\"attempts\":{},\"ts\":{ts},\"subscription\":", give_up.attempts)
         .expect("writing to a vector cannot fail");
+    put_string(&mut body, spec.subscription.as_str());
+    body.push(b'}');
     put_body_end(&mut body);
     body
 }

@@ -1,15 +1,20 @@
-//! Groups: creating, restoring, moving, deleting and describing them, and settling their deliveries.
+//! Groups: creating, restoring, pausing, moving, deleting and describing them, and settling their deliveries.
 
 pub(super) mod act;
+mod ages;
 pub(super) mod cell;
 mod create;
 pub(super) mod dead_letter_queue;
 mod delete;
 mod durable_ticket;
 mod expiry;
+mod idle;
 mod info;
+mod oldest_unsettled;
+mod pause;
 pub(super) mod pending_changes;
 mod seek;
+mod seek_preview;
 pub(super) mod settle;
 mod spec_record;
 pub(super) mod start_position;
@@ -25,6 +30,7 @@ use crate::error::{GroupError, StoreError, Unavailable};
 use crate::leasing_gate::LeasingGate;
 use crate::publishing::PublishLine;
 use act::GroupRuntime;
+pub(super) use oldest_unsettled::OldestUnsettledTimes;
 use std::sync::{Arc, OnceLock};
 
 /// The operations on groups.
@@ -36,6 +42,8 @@ pub(super) struct Groups {
     /// The queue of publishes that wait for room in the engine.
     pub(super) publish_line: Arc<dyn PublishLine>,
     pub(super) error_budget: ErrorBudget,
+    /// The commit times that the metrics looked up last.
+    pub(super) oldest_unsettled: OldestUnsettledTimes,
     pub(super) max_groups: usize,
     /// Groups without members are deleted after this time, unless their creator set another time. `None` means never.
     pub(super) expire_ms: Option<u64>,

@@ -18,7 +18,7 @@ use crate::engine::{Engine, EventHead, EventScanner, StoredEvent, TopicId, Visit
 use crate::error::ReadError;
 use crate::state::{LatestMap, Seen};
 use parking_lot::Mutex;
-use prombus_protocol::Topic;
+use prombus_protocol::{Body, Topic};
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -135,7 +135,8 @@ impl TopicState {
 fn seen<'a>(event: &StoredEvent<'a>) -> Seen<'a> {
     Seen {
         seq: event.seq,
-        key: event.key,
+        // An event that is addressed to one group neither changes a key nor replaces an older event.
+        key: event.key.filter(|_| !Body::new(event.body).is_addressed()),
         is_tombstone: event.tombstone,
         commit_ms: event.commit_ms,
         bytes: (HEAD_BYTES + event.key.map_or(0, <[u8]>::len) + event.body.len()) as u32,

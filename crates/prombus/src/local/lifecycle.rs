@@ -3,11 +3,12 @@
 use super::Local;
 use super::dead_letters::{self, DeadLetterWriter};
 use super::engine_events::{EngineEvents, is_engine_thread};
-use super::groups::Groups;
 use super::groups::act::GroupRuntime;
 use super::groups::dead_letter_queue::DeadLetterQueue;
+use super::groups::{Groups, OldestUnsettledTimes};
 use super::kept_values::KeptValues;
 use super::latest_by_key::LatestByKey;
+use super::letter_states::LetterStates;
 use super::maintenance::schedule::MaintenanceSchedule;
 use super::maintenance::{self, Maintenance};
 use super::publish_queue::PublishQueue;
@@ -195,6 +196,7 @@ impl Local {
             commits: Arc::clone(&commits),
             publish_line: Arc::clone(&publishing) as Arc<dyn PublishLine>,
             error_budget: ErrorBudget::default(),
+            oldest_unsettled: OldestUnsettledTimes::default(),
             max_groups: limits.max_groups,
             expire_ms: limits.group_expire_ms,
             gate: OnceLock::new(),
@@ -228,6 +230,13 @@ impl Local {
         };
         let dead_letters =
             DeadLetterWriter::new(Arc::clone(&engine), Arc::clone(&runtime), Arc::clone(&registry));
+        let letters = LetterStates::new(
+            Arc::clone(&engine),
+            Arc::clone(&registry),
+            Arc::clone(&runtime),
+            Arc::clone(&commits),
+            restored.closed_letters,
+        );
         commits.advance(engine.durable_commit());
         let local = Arc::new(Self {
             engine,
@@ -245,6 +254,7 @@ impl Local {
             maintenance,
             dead_letters: Arc::new(dead_letters),
             kept: KeptValues::new(restored.kept),
+            letters,
             suspension: Suspension::default(),
             engine_wait_ms: limits.engine_wait_ms,
         });

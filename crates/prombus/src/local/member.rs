@@ -18,7 +18,7 @@ use crate::delivery::{MemberId, MemberSettings, Millis, Position, Sender};
 use crate::error::{GroupError, Unavailable};
 use filter::MemberFilter;
 use parking_lot::Mutex;
-use prombus_protocol::CursorPosition;
+use prombus_protocol::{Addressee, CursorPosition};
 use pull_state::Pull;
 use std::any::Any;
 use std::sync::Arc;
@@ -56,7 +56,11 @@ impl LocalMember {
         Self {
             _bus: bus,
             pull: Mutex::new(Pull::new(Arc::clone(&groups.engine))),
-            filter: MemberFilter { group: cell.spec.filter.clone(), own: filter },
+            filter: MemberFilter {
+                addressee: Addressee::new(cell.spec.subscription.as_str(), cell.spec.group.as_str()),
+                group: cell.spec.filter.clone(),
+                own: filter,
+            },
             groups,
             cell,
             id,

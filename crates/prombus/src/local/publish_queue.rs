@@ -5,7 +5,7 @@ use super::lock_order::{LEAF, RankedMutex};
 use super::registry::{Registry, TopicRefused};
 use crate::commit_watch::CommitWatch;
 use crate::deferred_wakes::DeferredWakes;
-use crate::engine::{AppendBatch, Appended, Engine, NewEvent, Published};
+use crate::engine::{ADDRESSEE_FEATURE, AppendBatch, Appended, Engine, NewEvent, Published, StateRecord};
 use crate::error::{PublishError, StoreError, Unavailable};
 use crate::publish::PublishBatch;
 use crate::publishing::{AppendedEvents, PlaceInLine, PublishLine, Publishing};
@@ -125,6 +125,10 @@ impl PublishQueue {
     }
 
     fn append(&self, batch: &PublishBatch) -> Result<AppendedEvents, Refused> {
+        let is_addressed = !batch.addressees().is_empty();
+        if is_addressed {
+            self.check_addressees(batch)?;
+        }
         let mut events: Vec<NewEvent<'_>> = Vec::with_capacity(batch.len());
         let mut outcomes = Vec::with_capacity(batch.len());
         let mut tries = 0;
@@ -132,12 +136,43 @@ impl PublishQueue {
             while !self.registry.resolve(batch, &mut events) {
                 self.registry.ensure_topics(batch)?;
             }
-            match self.append_with_records(&events, &mut outcomes) {
+            let appended = if is_addressed {
+                self.append_addressed(&events, &mut outcomes)
+            } else {
+                self.append_with_records(&events, &mut outcomes)
+            };
+            match appended {
                 // The topic was deleted between the lookup and the append, so it is created again.
                 Err(StoreError::UnknownTopic(_)) if tries < RETRIES_MAX => tries += 1,
                 appended => return Ok(AppendedEvents::new(appended?, outcomes)),
             }
         }
+    }
+
+    /// Refuses a batch with an event that is addressed to a group that does not exist.
+    fn check_addressees(&self, batch: &PublishBatch) -> Result<(), Refused> {
+        for addressee in batch.addressees() {
+            let (subscription, group) = (addressee.subscription.clone(), addressee.group.clone());
+            if self.registry.find_group(&subscription, &group).is_err() {
+                return Err(Refused::Failed(PublishError::UnknownGroup { subscription, group }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends events with addressees, together with the record that the store has such events. A version of the program that
+    /// would deliver them to all groups then refuses to open the store. The record is written every time, because an earlier one
+    /// may not have become durable.
+    fn append_addressed(
+        &self,
+        events: &[NewEvent<'_>],
+        outcomes: &mut Vec<Published>,
+    ) -> Result<Appended, StoreError> {
+        let records = [StateRecord::Requires { feature: ADDRESSEE_FEATURE.to_owned() }];
+        let batch = AppendBatch { events, records: &records, use_reserve: false };
+        let appended = self.engine.append(&batch, outcomes)?;
+        self.runtime.records.appended(appended.commit);
+        Ok(appended)
     }
 
     /// Appends events together with pending group records.

@@ -100,6 +100,7 @@ impl Local {
                 self.settings.lock().set_own(topic.as_str(), TopicOptions::default());
                 self.settings.changed();
                 self.latest.forget(id);
+                self.letters.forget(id);
                 self.waiting_readers.wake_all();
                 Ok(Tried::Done(commit))
             }

@@ -6,7 +6,9 @@
 use super::{ClaimedRow, FailedRow, OutboxError, OutboxPublisher, OutboxRecord, OutboxStore, PublishFailure};
 use crate::consume::told_to_stop;
 use crate::delivery::backoff_ms;
-use prombus_protocol::{JsonError, check_topic, push_json};
+use crate::error::with_causes;
+use crate::failure_log::FailureLog;
+use prombus_protocol::{AfterFailure, HandlerFailure, JsonError, check_topic, push_json};
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -91,6 +93,7 @@ pub struct OutboxDrainer {
     /// How long it holds a batch of rows.
     lease_ms: u64,
     counters: Arc<Counters>,
+    failures: Arc<FailureLog>,
 }
 
 /// The result of a pass over the outbox.
@@ -114,6 +117,7 @@ impl OutboxDrainer {
             interval: INTERVAL,
             lease_ms: LEASE_MS,
             counters: Arc::default(),
+            failures: Arc::new(FailureLog::new("outbox")),
         }
     }
 
@@ -141,6 +145,13 @@ impl OutboxDrainer {
         self
     }
 
+    /// Calls a function for each failure: a row that cannot be published, with its id in [`HandlerFailure::row`], and a store or
+    /// a bus that cannot be used. Like [`HandlerHandle::on_error`](crate::HandlerHandle::on_error).
+    pub fn on_error(self, callback: impl Fn(&HandlerFailure) + Send + Sync + 'static) -> Self {
+        self.failures.on_error(callback);
+        self
+    }
+
     /// The counters of the drainer.
     pub fn counts(&self) -> DrainerCounts {
         self.counters.get()
@@ -164,6 +175,7 @@ impl OutboxDrainer {
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> DrainerCounts {
         let mut shutdown = std::pin::pin!(shutdown);
         let (mut stuck, mut idle) = (0_u32, 0_u32);
+        let mut reported: Option<String> = None;
         let mut purged: Option<Instant> = None;
         loop {
             if purged.is_none_or(|at| at.elapsed() >= PURGE_INTERVAL) {
@@ -174,14 +186,16 @@ impl OutboxDrainer {
             }
             let pass = self.pass().await;
             if let Pass::Stuck(why) = &pass {
-                if stuck == 0 {
-                    tracing::warn!("outbox: cannot publish, will retry: {why}");
+                if reported.as_ref() != Some(why) {
+                    let error = format!("cannot publish: {why}");
+                    self.failures.report(&HandlerFailure::general(error, AfterFailure::Retry));
+                    reported = Some(why.clone());
                 }
                 stuck += 1;
             }
             if stuck > 0 && !matches!(pass, Pass::Stuck(_)) {
                 tracing::info!("outbox: publishing again");
-                stuck = 0;
+                (stuck, reported) = (0, None);
             }
             idle = if matches!(pass, Pass::Idle) { idle.saturating_add(1) } else { 0 };
             let pause = async {
@@ -208,10 +222,10 @@ impl OutboxDrainer {
     /// If called outside a tokio runtime.
     pub fn spawn(self) -> DrainerHandle {
         let (stop, mut stopped) = watch::channel(false);
-        let counters = Arc::clone(&self.counters);
+        let (counters, failures) = (Arc::clone(&self.counters), Arc::clone(&self.failures));
         let task =
             tokio::spawn(async move { self.run_until(async { told_to_stop(&mut stopped).await }).await });
-        DrainerHandle { stop, task, counters }
+        DrainerHandle { stop, task, counters, failures }
     }
 
     async fn pass(&self) -> Pass {
@@ -278,12 +292,15 @@ impl OutboxDrainer {
             self.store.mark_sent(&self.worker, &sent).await?;
         }
         if !failed.is_empty() {
-            for FailedRow { row, error, .. } in &failed {
-                tracing::warn!("outbox: row {row}: {error}");
-            }
             let became = self.store.mark_error(&self.worker, &failed).await?;
-            self.counters.errors.fetch_add(became.retried + became.dead, Ordering::Relaxed);
-            self.counters.dead.fetch_add(became.dead, Ordering::Relaxed);
+            let dead = became.dead.len() as u64;
+            self.counters.errors.fetch_add(became.retried + dead, Ordering::Relaxed);
+            self.counters.dead.fetch_add(dead, Ordering::Relaxed);
+            for FailedRow { row, error, .. } in failed {
+                let is_dead = became.dead.contains(&row);
+                let next = if is_dead { AfterFailure::DeadLetter } else { AfterFailure::Retry };
+                self.failures.report(&HandlerFailure::of_row(row, error, next));
+            }
         }
         match why_released {
             None => Ok(Pass::More),
@@ -333,13 +350,6 @@ fn check(record: OutboxRecord) -> Result<OutboxRecord, String> {
     Ok(record)
 }
 
-fn with_causes(error: &OutboxError) -> String {
-    match std::error::Error::source(error) {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    }
-}
-
 /// A name that no other drainer has, in any process.
 fn unique_name() -> String {
     // `RandomState` is seeded with the system's randomness.
@@ -353,12 +363,24 @@ pub struct DrainerHandle {
     stop: watch::Sender<bool>,
     task: tokio::task::JoinHandle<DrainerCounts>,
     counters: Arc<Counters>,
+    failures: Arc<FailureLog>,
 }
 
 impl DrainerHandle {
     /// The counters of the drainer.
     pub fn counts(&self) -> DrainerCounts {
         self.counters.get()
+    }
+
+    /// Calls a function for each failure; see [`OutboxDrainer::on_error`]. If there was a failure before, the function is called
+    /// with the last one at once.
+    pub fn on_error(&self, callback: impl Fn(&HandlerFailure) + Send + Sync + 'static) {
+        self.failures.on_error(callback);
+    }
+
+    /// The last failure; `None` if there was none.
+    pub fn last_error(&self) -> Option<HandlerFailure> {
+        self.failures.last_error()
     }
 
     /// Takes no more rows, waits for the current batch, and stops.

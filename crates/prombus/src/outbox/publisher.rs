@@ -41,6 +41,7 @@ impl From<PublishError> for PublishFailure {
             | PublishError::Payload(_)
             | PublishError::Serialize(_)
             | PublishError::TooLarge { .. }
+            | PublishError::UnknownGroup { .. }
             | PublishError::BatchTooLarge(_) => Self::Permanent(text),
             PublishError::StorageFull | PublishError::Unavailable(_) | PublishError::Lookup(_) => {
                 Self::Unavailable(text)

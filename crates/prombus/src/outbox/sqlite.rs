@@ -232,7 +232,7 @@ impl OutboxStore for SqliteOutbox {
             let mut failed = Failed::default();
             for row in &rows {
                 match fail(transaction, &worker, row, max_attempts, now)? {
-                    Some(true) => failed.dead += 1,
+                    Some(true) => failed.dead.push(row.row.clone()),
                     Some(false) => failed.retried += 1,
                     None => {}
                 }

@@ -85,6 +85,7 @@ impl State {
         self.position = Some(EventPosition { id: event.id(), seq: event.seq() });
         match event.key() {
             None => StateChange::Other(event.clone()),
+            Some(_) if event.is_addressed() => StateChange::Other(event.clone()),
             Some(key) if event.payload().trim() == "null" => {
                 self.events.remove(key);
                 StateChange::Deleted(event.clone())
@@ -104,7 +105,7 @@ pub enum StateChange {
     Set(Event),
     /// The event's key is deleted.
     Deleted(Event),
-    /// The event has no key.
+    /// The event has no key, or is addressed to one group.
     Other(Event),
 }
 

@@ -7,8 +7,11 @@ use crate::box_future::BoxFuture;
 use crate::delivery::MemberSettings;
 use crate::error::GroupError;
 use crate::event::Event;
+use crate::failure_log::FailureLog;
 use prombus_protocol::limits::DEFAULT_MAX_ATTEMPTS;
-use prombus_protocol::{DeliveryContext, Filter, GroupName, Pattern, Start, SubscribeOptions};
+use prombus_protocol::{
+    DeliveryContext, Filter, GroupName, HandlerFailure, Pattern, Start, SubscribeOptions,
+};
 use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +28,8 @@ pub struct Subscribe {
     filter: Option<EventFilter>,
     /// Whether the group waits for unreadable events, instead of delivering later ones (see [`in_order`](Self::in_order)).
     is_in_order: bool,
+    /// The failures of the handler.
+    pub(crate) failures: Arc<FailureLog>,
 }
 
 /// After how many attempts a member gives up an event: the member's option, else the topic's setting, else the default.
@@ -35,7 +40,9 @@ pub fn max_attempts(backend: &dyn Backend, topic: &str, options: &SubscribeOptio
 
 impl Subscribe {
     pub(crate) fn new(backend: Arc<dyn Backend>, topic: String, group: String) -> Self {
-        Self { backend, topic, group, options: SubscribeOptions::default(), filter: None, is_in_order: false }
+        let failures = Arc::new(FailureLog::new(format!("handler of {topic} in group {group}")));
+        let options = SubscribeOptions::default();
+        Self { backend, topic, group, options, filter: None, is_in_order: false, failures }
     }
 
     /// Keeps strict order when an event cannot be read: the group waits for it instead of delivering later events.
@@ -147,6 +154,13 @@ impl Subscribe {
         self
     }
 
+    /// Calls a function for each failure of the handler, from the first one on; see [`HandlerHandle::on_error`]. It has no
+    /// effect on a stream.
+    pub fn on_error(self, callback: impl Fn(&HandlerFailure) + Send + Sync + 'static) -> Self {
+        self.failures.on_error(callback);
+        self
+    }
+
     pub(crate) async fn join(self) -> Result<Subscription, GroupError> {
         self.options.check()?;
         let (subscription, group) = (Pattern::new(&self.topic)?, GroupName::new(&self.group)?);
@@ -165,7 +179,8 @@ impl Subscribe {
     }
 
     /// Calls a handler for each event, in one background task, until [`HandlerHandle::unsubscribe`] is called or the bus is
-    /// closed. `Ok` acks, `Err` nacks, a panic nacks and is logged. Calls start in the order of events. Calls that wait
+    /// closed. `Ok` acks; `Err` and a panic nack. Failures are logged and reported by [`HandlerHandle::on_error`] and
+    /// [`HandlerHandle::last_error`]. Calls start in the order of events. Calls that wait
     /// (`.await`) run concurrently, at most `max_in_flight` at a time.
     ///
     /// # Errors
@@ -179,9 +194,10 @@ impl Subscribe {
         R: Future<Output = Result<(), E>> + Send + 'static,
         E: std::fmt::Display + Send + 'static,
     {
+        let failures = Arc::clone(&self.failures);
         let subscription = self.join().await?;
-        Ok(HandlerHandle::spawn(subscription, |subscription, stopped| {
-            run_handler(subscription, Arc::new(handler), stopped)
+        Ok(HandlerHandle::spawn(subscription, Arc::clone(&failures), |subscription, stopped| {
+            run_handler(subscription, Arc::new(handler), failures, stopped)
         }))
     }
 }

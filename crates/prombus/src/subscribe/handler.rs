@@ -2,13 +2,14 @@
 
 use super::Subscription;
 use super::deliveries::Deliveries;
-use crate::backend::{Membership, Verdict};
+use crate::backend::{Membership, SettleOutcome, Verdict};
 use crate::delivery::{Millis, Position};
 use crate::error::{GroupError, Unavailable};
 use crate::event::{Delivery, Event};
+use crate::failure_log::FailureLog;
 use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use prombus_protocol::DeliveryContext;
+use prombus_protocol::{AfterFailure, DeliveryContext, FailedEvent, HandlerFailure};
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,12 +25,14 @@ pub struct HandlerHandle {
     task: tokio::task::JoinHandle<()>,
     member: Arc<dyn Membership>,
     created: bool,
+    failures: Arc<FailureLog>,
 }
 
 impl HandlerHandle {
     /// Spawns `run`, which serves the subscription until it is told to stop, and leaves the group.
     pub(crate) fn spawn<R>(
         subscription: Subscription,
+        failures: Arc<FailureLog>,
         run: impl FnOnce(Subscription, watch::Receiver<bool>) -> R,
     ) -> Self
     where
@@ -39,7 +42,7 @@ impl HandlerHandle {
         let created = subscription.created;
         let member = Arc::clone(&subscription.member);
         let task = tokio::spawn(run(subscription, stopped));
-        Self { stop, task, member, created }
+        Self { stop, task, member, created, failures }
     }
 
     /// Whether this subscription created the group.
@@ -57,6 +60,33 @@ impl HandlerHandle {
         self.member.pause(false);
     }
 
+    /// Calls a function for each failure: an error or a panic of the handler, an event that cannot be read, the end of the
+    /// handler. [`HandlerFailure::next`] says whether the event is retried or becomes a dead letter. If there was a failure
+    /// before, the function is called with the last one at once; [`Subscribe::on_error`](super::Subscribe::on_error) misses
+    /// none. The function is called by the task of the handler and must not block. There may be several.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let bus = prombus::Bus::memory();
+    /// let orders = bus.subscribe("orders", "billing").handler(|event, _| async move {
+    ///     event.json::<u64>().map(drop) // fails: the payload is not a number
+    /// }).await?;
+    /// orders.on_error(|failure| eprintln!("{failure}"));
+    /// bus.publish("orders", "twelve").await?;
+    /// # while orders.last_error().is_none() { tokio::task::yield_now().await; }
+    /// # let failure = orders.last_error().expect("the handler failed");
+    /// # assert_eq!(failure.event.map(|event| (event.seq, event.attempt)), Some((1, 1)));
+    /// # Ok(()) }
+    /// ```
+    pub fn on_error(&self, callback: impl Fn(&HandlerFailure) + Send + Sync + 'static) {
+        self.failures.on_error(callback);
+    }
+
+    /// The last failure; `None` if there was none. A later success does not remove it.
+    pub fn last_error(&self) -> Option<HandlerFailure> {
+        self.failures.last_error()
+    }
+
     /// Takes no more events, waits for the running handler calls, and leaves the group.
     ///
     /// # Errors
@@ -72,12 +102,21 @@ impl HandlerHandle {
 
 impl std::fmt::Debug for HandlerHandle {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("HandlerHandle")
+        formatter
+            .debug_struct("HandlerHandle")
+            .field("last_error", &self.last_error())
+            .finish_non_exhaustive()
     }
 }
 
 /// The position of an event, and the result of the handler call for it.
-type Handled = (Position, Result<(), String>);
+type Handled = (Position, Result<(), FailedCall>);
+
+/// A handler call that failed.
+struct FailedCall {
+    event: FailedEvent,
+    error: String,
+}
 
 /// A failed read is retried after this time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -85,6 +124,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 pub(super) async fn run_handler<F, R, E>(
     mut subscription: Subscription,
     handler: Arc<F>,
+    failures: Arc<FailureLog>,
     mut stopped: watch::Receiver<bool>,
 ) where
     F: Fn(Event, DeliveryContext) -> R + Send + Sync + 'static,
@@ -118,21 +158,21 @@ pub(super) async fn run_handler<F, R, E>(
                         let context = delivery.context_with(cursor.clone());
                         handle(Arc::clone(&handler), delivery.event().clone(), context, delivery.position())
                     };
-                    call_each(&subscription, &deliveries, call, &mut running, &mut handled);
+                    call_each(&subscription, &failures, &deliveries, call, &mut running, &mut handled);
                 }
                 Err(error @ (GroupError::Unavailable(_) | GroupError::Deleted | GroupError::TakenOver)) => {
                     if error != GroupError::Unavailable(Unavailable::Closed) {
-                        tracing::error!("a handler stops: {error}");
+                        failures.report(&HandlerFailure::general(error.to_string(), AfterFailure::Stop));
                     }
                     is_pulling = false;
                 }
                 Err(error) => {
-                    tracing::error!("a subscription cannot read: {error}");
+                    failures.report(&HandlerFailure::general(error.to_string(), AfterFailure::Retry));
                     tokio::time::sleep(RETRY_AFTER).await;
                 }
             },
         }
-        settle(&*subscription.member, &mut handled, is_manual);
+        settle(&*subscription.member, &failures, &mut handled, is_manual);
     }
     // Leave cleanly: unsettled deliveries go to other members, and the attempt does not count.
     subscription.release_rest();
@@ -142,6 +182,7 @@ pub(super) async fn run_handler<F, R, E>(
 /// Calls the handler for each delivery. Calls that do not finish at once go into `running`.
 fn call_each<C: Future<Output = Handled>>(
     subscription: &Subscription,
+    failures: &FailureLog,
     deliveries: &Deliveries,
     call: impl Fn(&Delivery) -> C,
     running: &mut FuturesUnordered<Pin<Box<C>>>,
@@ -159,7 +200,7 @@ fn call_each<C: Future<Output = Handled>>(
         // Quick calls are settled together; the ack of a slow call does not wait for the rest of the batch.
         let now = member.now_ms();
         if now.saturating_sub(settled_at) >= SETTLE_AFTER_MS {
-            settle(member, handled, subscription.is_manual);
+            settle(member, failures, handled, subscription.is_manual);
             settled_at = now;
         }
     }
@@ -176,22 +217,31 @@ where
     R: Future<Output = Result<(), E>> + Send + 'static,
     E: std::fmt::Display + Send + 'static,
 {
-    let (topic, seq) = (event.topic().clone(), event.seq());
+    let (topic, seq, id) = (event.topic().clone(), event.seq(), event.id());
+    let (attempt, max_attempts) = (context.attempt, context.max_attempts);
     let called = AssertUnwindSafe(async move { handler(event, context).await }).catch_unwind().await;
     let result = match called {
         Ok(result) => result.map_err(|error| error.to_string()),
         Err(panic) => {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-            let error = format!("the handler panicked: {}", text.as_deref().unwrap_or("(no message)"));
-            tracing::error!("{topic} seq {seq}: {error}");
-            Err(error)
+            Err(format!("the handler panicked: {}", text.as_deref().unwrap_or("(no message)")))
         }
     };
-    (position, result)
+    let failed = |error| FailedCall { event: FailedEvent { topic, seq, id, attempt, max_attempts }, error };
+    (position, result.map_err(failed))
 }
 
-fn settle(member: &dyn Membership, handled: &mut Vec<Handled>, is_manual: bool) {
+/// What happens to an event after a nack. A stale nack changes nothing: the event was redelivered before.
+pub(crate) fn after_nack(event: &FailedEvent, is_stale: bool) -> AfterFailure {
+    if event.attempt >= event.max_attempts && !is_stale {
+        AfterFailure::DeadLetter
+    } else {
+        AfterFailure::Retry
+    }
+}
+
+fn settle(member: &dyn Membership, failures: &FailureLog, handled: &mut Vec<Handled>, is_manual: bool) {
     if handled.is_empty() {
         return;
     }
@@ -200,10 +250,16 @@ fn settle(member: &dyn Membership, handled: &mut Vec<Handled>, is_manual: bool) 
         .filter_map(|(position, result)| match result {
             Ok(()) if is_manual => None,
             Ok(()) => Some((*position, Verdict::Ack)),
-            Err(error) => Some((*position, Verdict::Nack { delay_ms: None, reason: Some(error) })),
+            Err(failed) => Some((*position, Verdict::Nack { delay_ms: None, reason: Some(&failed.error) })),
         })
         .collect();
     let mut outcomes = Vec::with_capacity(verdicts.len());
     drop(member.settle(&verdicts, &mut outcomes));
-    handled.clear();
+    let settled = handled.drain(..).filter(|(_, result)| result.is_err() || !is_manual);
+    for ((_, result), outcome) in settled.zip(outcomes) {
+        if let Err(FailedCall { event, error }) = result {
+            let next = after_nack(&event, outcome == SettleOutcome::Stale);
+            failures.report(&HandlerFailure::of_event(event, error, next));
+        }
+    }
 }

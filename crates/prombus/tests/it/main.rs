@@ -1,5 +1,6 @@
 //! Integration tests of the library, in one binary.
 
+mod addressee;
 mod bad_input;
 mod child;
 mod cold_start;
@@ -8,10 +9,13 @@ mod conformance;
 mod dedupe;
 mod exactly_once;
 mod exactly_once_kill;
+mod failures;
 mod fixture;
 mod folder;
 mod full_disk;
+mod group_ages;
 mod group_model;
+mod group_pause;
 mod guarantees;
 mod kept;
 mod kill;
@@ -38,3 +42,4 @@ mod stress;
 mod support;
 mod tombstones;
 mod unreadable_model;
+mod wait_idle;

@@ -2,14 +2,14 @@
 //! conformance suite.
 
 use prombus::delivery::{Leased, Millis, Position};
-use prombus::engine::StoredEvent;
+use prombus::engine::{LetterClosing, StoredEvent};
 use prombus::{
-    Backend, BackupError, BackupProgress, BoxFuture, Bus, BusPosition, Capabilities, CursorPosition,
-    DeliveryBatch, DeliveryItem, DurableTicket, EventChunk, Figures, GroupError, GroupInfo, GroupSpec,
-    Joined, LatestPage, LatestQuery, MemberOptions, Membership, MergedQuery, MergedReader, Pattern, Problem,
-    PublishBatch, PublishRate, Publishing, PullLimit, ReadError, SettleOutcome, Start, StoreError, Topic,
-    TopicAdminError, TopicDetails, TopicInfo, TopicOptions, TopicRule, TopicSettings, Unavailable,
-    UnreadableRange, Uuid, Verdict,
+    Backend, BackupError, BackupProgress, BoxFuture, Bus, BusPosition, Capabilities, ClosedCount,
+    CursorPosition, DeadLetterStates, DeliveryBatch, DeliveryItem, DurableTicket, EventChunk, Figures,
+    GroupError, GroupInfo, GroupSpec, Joined, LatestPage, LatestQuery, MemberOptions, Membership,
+    MergedQuery, MergedReader, Pattern, Problem, PublishBatch, PublishRate, Publishing, PullLimit, ReadError,
+    SeekPreview, SettleOutcome, Start, StoreError, Topic, TopicAdminError, TopicDetails, TopicInfo,
+    TopicOptions, TopicRule, TopicSettings, Unavailable, UnreadableRange, Uuid, Verdict,
 };
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -232,6 +232,24 @@ impl Backend for Outside {
         self.0.seek(subscription, group, to)
     }
 
+    fn preview_seek<'a>(
+        &'a self,
+        subscription: &'a str,
+        group: &'a str,
+        to: Start,
+    ) -> BoxFuture<'a, Result<SeekPreview, GroupError>> {
+        self.0.preview_seek(subscription, group, to)
+    }
+
+    fn pause_group<'a>(
+        &'a self,
+        subscription: &'a str,
+        group: &'a str,
+        is_paused: bool,
+    ) -> BoxFuture<'a, Result<(), GroupError>> {
+        self.0.pause_group(subscription, group, is_paused)
+    }
+
     fn delete_group<'a>(
         &'a self,
         subscription: &'a str,
@@ -298,6 +316,19 @@ impl Backend for Outside {
         self.0.delete_topic(topic)
     }
 
+    fn dead_letters(&self, topic: &Topic) -> Option<DeadLetterStates> {
+        self.0.dead_letters(topic)
+    }
+
+    fn close_dead_letters<'a>(
+        &'a self,
+        topic: &'a Topic,
+        ids: &'a [Uuid],
+        closing: LetterClosing,
+    ) -> BoxFuture<'a, Result<ClosedCount, TopicAdminError>> {
+        self.0.close_dead_letters(topic, ids, closing)
+    }
+
     fn kept(&self, name: &str) -> Option<Vec<u8>> {
         self.0.kept(name)
     }
@@ -326,6 +357,10 @@ impl Backend for Outside {
         self.0.figures()
     }
 
+    fn group_ages(&self) -> BoxFuture<'_, Vec<prombus::GroupAge>> {
+        self.0.group_ages()
+    }
+
     fn stored_bytes(&self) -> u64 {
         self.0.stored_bytes()
     }
@@ -333,4 +368,21 @@ impl Backend for Outside {
     fn close(&self) -> BoxFuture<'_, Result<(), Unavailable>> {
         self.0.close()
     }
+}
+
+/// The default of [`Backend::wait_idle`] asks for the groups until they are idle.
+#[tokio::test]
+async fn a_backend_without_notifications_finds_out_that_a_group_is_idle() {
+    use std::time::Duration;
+    let bus = Outside::bus();
+    let mut orders = bus.subscribe("orders", "billing").await.expect("it subscribes");
+    bus.publish("orders", &1).await.expect("it publishes");
+    let mut waiting = Box::pin(bus.wait_idle("billing"));
+    assert!(tokio::time::timeout(Duration::from_millis(50), &mut waiting).await.is_err());
+    let order = orders.next().await.expect("the bus is open").expect("an event");
+    drop(order.ack());
+    let idle = tokio::time::timeout(Duration::from_secs(10), waiting).await;
+    idle.expect("in time").expect("the group exists");
+    let unknown = bus.wait_idle_on("refunds", "billing").await.expect_err("no such group");
+    assert!(matches!(unknown, GroupError::UnknownGroup { .. }), "{unknown}");
 }

@@ -10,7 +10,7 @@ use prombus::consume::projector::process_state::{
 use prombus::consume::projector::{
     Projection, Projector, ProjectorError, ProjectorOptions, Rejection, States,
 };
-use prombus::{Bus, Clock, DeadLetter, Event, ManualClock, PullLimit, ReadError, Start, Topic};
+use prombus::{AfterFailure, Bus, Clock, DeadLetter, Event, ManualClock, PullLimit, ReadError, Start, Topic};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ const START_MS: i64 = 1_700_000_000_000;
 pub struct Sums;
 
 impl Projection for Sums {
+    type Input = i64;
     type State = i64;
 
-    fn fold(&mut self, event: &Event, sums: &mut States<i64>) -> Result<(), Rejection> {
-        let number: i64 = event.json()?;
+    fn fold(&mut self, number: i64, event: &Event, sums: &mut States<i64>) -> Result<(), Rejection> {
         let all = sums.get("all").copied().unwrap_or(0);
         // Set it before the checks: a rejection must undo it.
         sums.set("all", all + number);
@@ -67,8 +67,8 @@ pub async fn latest(bus: &Bus, topic: &str) -> BTreeMap<String, String> {
     states
 }
 
-fn sums_options(batch_size: u32) -> ProjectorOptions {
-    ProjectorOptions { batch_size, ..ProjectorOptions::new("numbers", "sums", "sums-projector") }
+pub fn sums_options(batch_size: u32) -> ProjectorOptions<i64, i64> {
+    ProjectorOptions::group("sums-projector").input("numbers").output("sums").batch_size(batch_size)
 }
 
 async fn lag(bus: &Bus, topic: &str, group: &str) -> u64 {
@@ -145,6 +145,25 @@ async fn redelivered_inputs_change_nothing_and_publish_nothing() {
 }
 
 #[tokio::test]
+async fn an_addressed_event_is_folded_only_by_its_addressee_and_is_never_a_state() {
+    let bus = Bus::memory();
+    for (topic, group) in [("numbers", "audit"), ("sums", "readers")] {
+        drop(bus.subscribe(topic, group).await.expect("it joins"));
+    }
+    let mut projector = Projector::open(&bus, sums_options(1), Sums).await.expect("it opens");
+    bus.publish("numbers", &1).key("a").await.expect("it publishes");
+    bus.publish("numbers", &10).key("a").addressee("numbers", "audit").await.expect("it publishes");
+    bus.publish("numbers", &100).key("a").addressee("numbers", "sums-projector").await.expect("it publishes");
+    bus.publish("numbers", &1_000).key("a").await.expect("it publishes");
+    catch_up(&bus, &mut projector, "numbers", "sums-projector").await;
+    assert_eq!(projector.states().get("a"), Some(&1_101));
+    // A copy for a group of the output topic is not a state, also after a restart.
+    bus.publish("sums", &7).key("a").addressee("sums", "readers").await.expect("it publishes");
+    let projector = Projector::open(&bus, sums_options(1), Sums).await.expect("it opens");
+    assert_eq!(projector.states().get("a"), Some(&1_101));
+}
+
+#[tokio::test]
 async fn a_removed_key_gets_a_null_and_is_gone_after_a_restart() {
     let bus = Bus::memory();
     for (key, number) in [("a", 1), ("b", 2), ("a", 0)] {
@@ -185,6 +204,22 @@ async fn an_event_that_cannot_be_folded_becomes_a_dead_letter_and_leaves_no_trac
     assert_eq!(errors[1].1, "it has no key");
     assert_eq!(errors[2].1, "panicked: not this one");
     assert_eq!(projector.figures().rejected, 3);
+    let failure = projector.last_error().expect("it has failed");
+    let event = failure.event.expect("it failed for an event");
+    assert_eq!((event.seq, failure.error.as_str()), (4, "panicked: not this one"));
+    assert_eq!(failure.next, AfterFailure::DeadLetter);
+}
+
+#[tokio::test]
+async fn a_projector_without_an_input_or_an_output_is_refused() {
+    let bus = Bus::memory();
+    let error = Projector::open(&bus, ProjectorOptions::group("g").output("sums"), Sums).await;
+    assert_eq!(error.expect_err("refused").to_string(), "the input topic of the projector is not set");
+    let error = Projector::open(&bus, ProjectorOptions::group("g").input("numbers"), Sums).await;
+    assert_eq!(error.expect_err("refused").to_string(), "the output topic of the projector is not set");
+    let options = ProjectorOptions::group("g").input("no topic").output("sums");
+    let error = Projector::open(&bus, options, Sums).await.expect_err("refused");
+    assert!(matches!(error, ProjectorError::Topic(_)), "{error}");
 }
 
 #[tokio::test]
@@ -192,9 +227,15 @@ async fn a_state_that_cannot_be_published_rejects_its_event() {
     let bus = Bus::builder().max_payload_bytes(200).memory().expect("a bus");
     struct Long;
     impl Projection for Long {
+        type Input = usize;
         type State = String;
-        fn fold(&mut self, event: &Event, states: &mut States<String>) -> Result<(), Rejection> {
-            states.set("long", "x".repeat(event.json()?));
+        fn fold(
+            &mut self,
+            length: usize,
+            event: &Event,
+            states: &mut States<String>,
+        ) -> Result<(), Rejection> {
+            states.set("long", "x".repeat(length));
             states.set(format!("other-{}", event.seq()), String::new());
             Ok(())
         }
@@ -202,7 +243,7 @@ async fn a_state_that_cannot_be_published_rejects_its_event() {
     for length in [10, 1_000, 20] {
         bus.publish("lengths", &length).await.expect("it publishes");
     }
-    let options = ProjectorOptions::new("lengths", "longs", "g");
+    let options = ProjectorOptions::group("g").input("lengths").output("longs");
     let mut projector = Projector::open(&bus, options, Long).await.expect("it opens");
     catch_up(&bus, &mut projector, "lengths", "g").await;
     let keys: Vec<String> = latest(&bus, "longs").await.into_keys().collect();
@@ -238,7 +279,7 @@ impl Processes {
     }
 
     async fn open(bus: &Bus, clock: &ManualClock) -> Projector<ProcessProjection> {
-        let options = ProjectorOptions { clock: Arc::new(clock.clone()), ..process_state::options() };
+        let options = process_state::options().clock(Arc::new(clock.clone()));
         Projector::open(bus, options, ProcessProjection).await.expect("it opens")
     }
 
@@ -340,12 +381,8 @@ async fn no_process_becomes_stale_before_the_backlog_is_read() {
         let publish = bus.publish(HEARTBEAT_RECEIVED, &heartbeat).ts(clock.wall_ms() - age_ms * 100);
         publish.await.expect("it publishes");
     }
-    let options = ProjectorOptions {
-        clock: Arc::new(clock.clone()),
-        batch_size: 3,
-        tick_every: Some(std::time::Duration::from_millis(1)),
-        ..process_state::options()
-    };
+    let options = process_state::options().clock(Arc::new(clock.clone())).batch_size(3);
+    let options = options.tick_every(std::time::Duration::from_millis(1));
     let projector = Projector::open(&bus, options, ProcessProjection).await.expect("it opens").spawn();
     while projector.figures().folded < 400 {
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;

@@ -2,19 +2,15 @@
 
 use crate::child::{Child, open_bus, say, sum_of};
 use crate::folder::Folder;
-use crate::projector::{Sums, latest};
+use crate::projector::{Sums, latest, sums_options};
 use crate::support::{Random, setting};
-use prombus::consume::projector::{Projector, ProjectorOptions};
+use prombus::consume::projector::Projector;
 use prombus::{Bus, PullLimit, Topic};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const FOLDER: &str = "PROMBUS_PROJECTOR_FOLDER";
-
-fn options() -> ProjectorOptions {
-    ProjectorOptions { batch_size: 5, ..ProjectorOptions::new("numbers", "sums", "sums-projector") }
-}
 
 /// Not a test: the process that the test kills.
 #[test]
@@ -23,7 +19,7 @@ fn the_process_that_is_killed() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let bus = open_bus(&folder).await;
-        let projector = Projector::open(&bus, options(), Sums).await.expect("it opens").spawn();
+        let projector = Projector::open(&bus, sums_options(5), Sums).await.expect("it opens").spawn();
         let mut skipped = 0;
         for number in 0_i64.. {
             let key = format!("key-{}", number % 7);
@@ -61,7 +57,7 @@ fn kill_9_fifty_times_and_every_input_changed_the_states_once() {
 /// Folds the remaining inputs, compares the states with the sums of the inputs, and returns the number of inputs.
 async fn check(folder: &Path) -> u64 {
     let bus = open_bus(folder).await;
-    let mut projector = Projector::open(&bus, options(), Sums).await.expect("it opens");
+    let mut projector = Projector::open(&bus, sums_options(5), Sums).await.expect("it opens");
     loop {
         let group = bus.backend().group("numbers", "sums-projector").await.expect("succeeds");
         if group.expect("the group exists").lag == 0 {

@@ -1,8 +1,8 @@
 //! Unreadable is neither damaged nor absent: groups, folds, projectors and retention wait, and lose nothing.
 
-use crate::projector::Sums;
+use crate::projector::{Sums, sums_options};
 use crate::rig::{Rig, poll, seqs};
-use prombus::consume::projector::{Projector, ProjectorOptions};
+use prombus::consume::projector::Projector;
 use prombus::engine::Engine as _;
 use prombus::{
     Backend as _, Problem, PublishError, PullLimit, ReadError, Start, Topic, TopicOptions, TopicRule, Uuid,
@@ -339,7 +339,7 @@ fn a_projector_never_folds_events_after_one_that_cannot_be_read() {
         rig.done(rig.bus.publish("numbers", &number).key("sum").send()).expect("publishes");
     }
     let rig = rig.restart();
-    let options = ProjectorOptions::new("numbers", "sums", "sums-projector");
+    let options = sums_options(100);
     let mut projector = rig.done(Box::pin(Projector::open(&rig.bus, options, Sums))).expect("opens");
     let names: Vec<String> = rig.disk.names().into_iter().filter(|name| name.ends_with(".seg")).collect();
     rig.disk.make_unreadable(&names[0], 12_000..12_001);

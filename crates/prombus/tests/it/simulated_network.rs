@@ -358,6 +358,34 @@ async fn pending_reads_lose_nothing_when_members_leave_or_the_group_seeks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_applies_to_pending_reads_and_survives_a_restart() {
+    let database = Database::new();
+    let network =
+        NetworkOptions { seed: seed(), read_latency_us: 20_000..=30_000, ..NetworkOptions::default() };
+    let node = open(&database, network.clone(), Limits::default());
+    let mut orders = node.bus.subscribe("orders", "billing").from_earliest().await.expect("subscribes");
+    node.bus.publish("orders", &1).await.expect("publishes");
+    let mut waiting = Box::pin(orders.next());
+    let patience = Duration::from_millis(5);
+    assert!(tokio::time::timeout(patience, &mut waiting).await.is_err(), "the read is pending");
+    node.bus.pause_group("orders", "billing").await.expect("pauses");
+    let patience = Duration::from_millis(100);
+    assert!(tokio::time::timeout(patience, &mut waiting).await.is_err(), "the group is paused");
+    drop(waiting);
+    orders.unsubscribe().await.expect("leaves");
+    node.bus.close().await.expect("closes");
+
+    let node = open(&database, network, Limits::default());
+    let mut orders = node.bus.subscribe("orders", "billing").await.expect("subscribes");
+    assert!(node.bus.groups().await.expect("lists groups")[0].is_paused);
+    let mut waiting = Box::pin(next(&mut orders));
+    assert!(tokio::time::timeout(patience, &mut waiting).await.is_err(), "the group is still paused");
+    node.bus.resume_group("orders", "billing").await.expect("resumes");
+    assert_eq!(waiting.await.seq(), 1);
+    node.bus.close().await.expect("closes");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_that_stopped_waiting_during_a_read_does_not_delay_others() {
     let network =
         NetworkOptions { seed: seed(), read_latency_us: 20_000..=30_000, ..NetworkOptions::default() };

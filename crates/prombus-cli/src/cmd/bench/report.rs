@@ -55,7 +55,7 @@ pub fn text(args: &BenchArgs, rows: &[Row]) -> String {
         "\nOK: time from when a message is due to its OK. event: time from due to delivered. µs/message: CPU time of the \
          server.\n",
     );
-    if args.url.is_some() {
+    if args.has_server() {
         text.push_str("The topics bench.… and their groups remain on the server.\n");
     }
     text.truncate(text.trim_end().len());
@@ -90,8 +90,8 @@ fn cells(row: &Row) -> Vec<String> {
 
 /// Where the loads run, in words.
 fn describe(args: &BenchArgs) -> String {
-    match &args.url {
-        Some(url) => url.clone(),
+    match args.server.url.as_ref().or(args.server.context.as_ref()) {
+        Some(server) => server.clone(),
         None if args.in_process => "the library in this process, with the log".to_owned(),
         None => "a temporary server, over WebSocket".to_owned(),
     }

@@ -1,6 +1,7 @@
 //! The target of a load: a running server, a temporary server, or the library in this process.
 
 use crate::args::{BenchArgs, Load};
+use crate::contexts::{Chosen, choose};
 use anyhow::{Context, bail};
 use prombus::{Bus, Uuid};
 use prombus_bench::client::Progress;
@@ -8,6 +9,7 @@ use prombus_bench::ledger::Ledger;
 use prombus_bench::process::{Process, free_address, prombus_serve, remove_if_stopped};
 use prombus_bench::wire::{From, PrombusTarget};
 use prombus_bench::{Measurement, Plan, client, in_process};
+use prombus_client::Address;
 use std::cell::Cell;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -47,12 +49,13 @@ impl Target {
     /// Connects to or starts the target.
     pub fn open(args: &BenchArgs, load: &Load) -> anyhow::Result<Self> {
         let id = Uuid::now_v7();
-        let running = match &args.url {
-            Some(url) => {
-                let (address, host) = parse_url(url)?;
-                Running::Server { address, host, token: args.token.clone(), process: None }
+        let running = match args.has_server() {
+            true => {
+                let Chosen { url, token, .. } = choose(&args.server)?;
+                let (address, host) = parse_url(&url)?;
+                Running::Server { address, host, token, process: None }
             }
-            None => {
+            false => {
                 let folder = args.data.join(format!("prombus-bench-{}", id.simple()));
                 std::fs::create_dir_all(&folder)
                     .with_context(|| format!("cannot create {}", folder.display()))?;
@@ -145,24 +148,21 @@ fn start_server(folder: PathBuf, args: &BenchArgs, load: &Load) -> anyhow::Resul
     Ok(Running::Server { address, host: address.to_string(), token: None, process: Some(process) })
 }
 
-/// The address and the host's name of a `ws://` URL.
+/// The address and the host's name of a URL.
 fn parse_url(url: &str) -> anyhow::Result<(SocketAddr, String)> {
-    let Some(rest) = url.strip_prefix("ws://") else {
+    let parsed = Address::parse(url)?;
+    if parsed.is_tls() {
         bail!(
-            "--url: {url:?} is not a ws:// URL; TLS is not measured, so run the bench on the server's machine"
+            "{url}: TLS is not measured; run the bench on the server's machine, with a ws:// or http:// URL"
         );
-    };
-    let host = rest.split('/').next().unwrap_or_default().to_owned();
-    let named = if host.rsplit(']').next().is_some_and(|end| end.contains(':')) {
-        host.clone()
-    } else {
-        format!("{host}:80")
-    };
-    let address = named
+    }
+    let text = parsed.to_string();
+    let host = text.trim_start_matches("http://").split('/').next().unwrap_or_default().to_owned();
+    let address = host
         .to_socket_addrs()
-        .with_context(|| format!("--url: cannot resolve {host:?}"))?
+        .with_context(|| format!("{url}: cannot resolve {host:?}"))?
         .next()
-        .with_context(|| format!("--url: {host:?} has no address"))?;
+        .with_context(|| format!("{url}: {host:?} has no address"))?;
     Ok((address, host))
 }
 
@@ -174,9 +174,9 @@ mod tests {
     fn a_url_is_split_into_address_and_host() {
         let of = |url: &str| parse_url(url).map(|(address, host)| (address.to_string(), host));
         assert_eq!(of("ws://127.0.0.1:8090").unwrap(), ("127.0.0.1:8090".into(), "127.0.0.1:8090".into()));
-        assert_eq!(of("ws://127.0.0.1/ws").unwrap(), ("127.0.0.1:80".into(), "127.0.0.1".into()));
+        assert_eq!(of("ws://127.0.0.1/ws").unwrap(), ("127.0.0.1:80".into(), "127.0.0.1:80".into()));
         assert_eq!(of("ws://[::1]:9000/").unwrap(), ("[::1]:9000".into(), "[::1]:9000".into()));
         assert!(of("wss://127.0.0.1:8090").unwrap_err().to_string().contains("TLS is not measured"));
-        assert!(of("127.0.0.1:8090").is_err());
+        assert_eq!(of("127.0.0.1").unwrap().0, "127.0.0.1:8090");
     }
 }

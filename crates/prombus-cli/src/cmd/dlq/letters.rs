@@ -1,14 +1,73 @@
-//! Reads dead letters from their topics.
+//! Reads dead letters from their topics, with their states, and closes them.
 
-use prombus_client::{DeadLetter, History, Uuid};
-use prombus_protocol::DEAD_LETTER_PREFIX;
+use crate::args::{LetterSelection, filter};
+use anyhow::bail;
+use prombus_client::{Client, ClientError, DeadLetter, History, HistoryQuery, Uuid};
+use serde::Deserialize;
+use serde_json::json;
+use std::fmt;
 
-/// The dead-letter topic of `topic`, which may be given with or without its prefix.
-pub fn dead_letter_topic(topic: &str) -> String {
-    if topic.starts_with(DEAD_LETTER_PREFIX) {
-        topic.to_owned()
-    } else {
-        format!("{DEAD_LETTER_PREFIX}{topic}")
+/// Whether a dead letter was handled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LetterState {
+    Open,
+    Redriven,
+    Discarded,
+}
+
+impl LetterState {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Redriven => "redriven",
+            Self::Discarded => "discarded",
+        }
+    }
+}
+
+impl fmt::Display for LetterState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // `pad` applies the width.
+        f.pad(self.as_str())
+    }
+}
+
+/// The states of the letters of a dead-letter topic, as the server reports them.
+#[derive(Debug, Deserialize)]
+pub struct LetterStates {
+    pub topic: String,
+    last_seq: u64,
+    pub open: u64,
+    /// Ranges of seqs, both ends included.
+    redriven: Vec<(u64, u64)>,
+    discarded: Vec<(u64, u64)>,
+}
+
+impl LetterStates {
+    /// The states of the letters of a topic, which may be given with or without the prefix.
+    pub async fn of(client: &Client, topic: &str) -> anyhow::Result<Self> {
+        match client.get_json(&Client::path(&["dead-letters", topic], &[])).await {
+            Ok(states) => Ok(states),
+            Err(ClientError::Refused { status: Some(404), .. }) => {
+                let name = topic.strip_prefix(prombus_protocol::DEAD_LETTER_PREFIX).unwrap_or(topic);
+                bail!("{name:?} has no dead letters; `prombus dlq list` lists the topics that have some")
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn state(&self, seq: u64) -> LetterState {
+        let is_in = |ranges: &[(u64, u64)]| {
+            let at = ranges.partition_point(|&(_, last)| last < seq);
+            ranges.get(at).is_some_and(|&(first, _)| first <= seq)
+        };
+        if is_in(&self.redriven) {
+            LetterState::Redriven
+        } else if is_in(&self.discarded) {
+            LetterState::Discarded
+        } else {
+            LetterState::Open
+        }
     }
 }
 
@@ -21,11 +80,71 @@ pub struct Letter {
     /// That event as received, in JSON.
     pub json: bytes::Bytes,
     pub letter: DeadLetter,
+    pub state: LetterState,
 }
 
-/// Reads the next event. `None` is the end; `Some(None)` is an event that is not a dead letter.
-pub async fn next_letter(history: &mut History) -> anyhow::Result<Option<Option<Letter>>> {
-    let Some(found) = history.next().await? else { return Ok(None) };
-    let letter = serde_json::from_str(found.event.payload.get()).ok();
-    Ok(Some(letter.map(|letter| Letter { id: found.event.id, ts: found.event.ts, json: found.json, letter })))
+/// The letters of a topic, up to the newest at the start.
+pub struct Letters {
+    history: History,
+    pub states: LetterStates,
+}
+
+impl Letters {
+    pub async fn open(client: &Client, topic: &str) -> anyhow::Result<Self> {
+        let states = LetterStates::of(client, topic).await?;
+        let query = HistoryQuery { to_seq: Some(states.last_seq), ..HistoryQuery::default() };
+        Ok(Self { history: client.history(&states.topic, query), states })
+    }
+
+    /// Reads the next event. `None` is the end; `Some(None)` is an event that is not a dead letter.
+    pub async fn next(&mut self) -> anyhow::Result<Option<Option<Letter>>> {
+        let Some(found) = self.history.next().await? else { return Ok(None) };
+        let state = self.states.state(found.event.seq);
+        let letter = serde_json::from_str(found.event.payload.get()).ok();
+        let of = |letter| Letter { id: found.event.id, ts: found.event.ts, json: found.json, letter, state };
+        Ok(Some(letter.map(of)))
+    }
+}
+
+/// A count and a noun: "1 event", "2 events".
+pub fn counted(count: u64, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
+/// Whether a letter is selected.
+pub fn is_selected(selection: &LetterSelection, letter: &DeadLetter) -> bool {
+    selection.group.as_ref().is_none_or(|group| letter.group == *group)
+        && selection.error_contains.as_ref().is_none_or(|text| letter.err.contains(text))
+        && filter::matches(&selection.filters, &letter.original)
+}
+
+/// Marks letters as redriven or discarded. Returns when that is on the server's disk.
+pub async fn close(
+    client: &Client,
+    topic: &str,
+    ids: &[Uuid],
+    state: LetterState,
+) -> Result<(), ClientError> {
+    let path = Client::path(&["dead-letters", topic, "close"], &[]);
+    let body = json!({ "ids": ids, "state": state.as_str() });
+    client.post_json::<serde_json::Value>(&path, &body).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_of_a_letter_is_found_in_the_ranges() {
+        let states = LetterStates {
+            topic: "dlq.a".to_owned(),
+            last_seq: 9,
+            open: 4,
+            redriven: vec![(1, 2), (5, 5)],
+            discarded: vec![(7, 8)],
+        };
+        let found: String = (1..=9).map(|seq| states.state(seq).as_str().chars().next().unwrap()).collect();
+        assert_eq!(found, "rrooroddo");
+    }
 }

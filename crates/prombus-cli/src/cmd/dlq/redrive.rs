@@ -1,11 +1,11 @@
 //! `prombus dlq redrive`: publishes dead-lettered events again.
 
-use super::letters::{Letter, dead_letter_topic, next_letter};
-use crate::args::{RedriveArgs, filter};
-use crate::cmd::republish::Republisher;
+use super::letters::{Letter, LetterState, Letters, counted, is_selected};
+use super::redriver::Redriver;
+use crate::args::RedriveArgs;
 use crate::cmd::{progress, replay, server_client};
 use crate::messages::{one_line, print_error};
-use prombus_client::{Client, EventRecord, History, HistoryQuery, Record, Uuid};
+use prombus_client::{Addressee, Client, EventRecord, Record, Uuid};
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
@@ -21,29 +21,30 @@ struct Skipped {
     exhausted: u64,
     /// Events that are not dead letters.
     others: u64,
+    /// Dead letters that do not name the subscription of their group.
+    without_subscription: u64,
 }
 
 pub async fn redrive(args: &RedriveArgs) -> anyhow::Result<ExitCode> {
     let client = server_client::client(&args.server)?;
-    let topic = server_client::known_topic(&client, &dead_letter_topic(&args.topic)).await?;
-    let query = HistoryQuery { to_seq: Some(topic.last_seq), ..HistoryQuery::default() };
-    let history = client.history(&topic.topic, query);
+    let letters = Letters::open(&client, &args.topic).await?;
     if args.yes {
         client.open().await?;
-        publish(args, client, history, topic.count).await
+        publish(args, client, letters).await
     } else {
-        dry_run(args, history).await
+        dry_run(args, letters).await
     }
 }
 
-async fn dry_run(args: &RedriveArgs, mut history: History) -> anyhow::Result<ExitCode> {
+async fn dry_run(args: &RedriveArgs, mut letters: Letters) -> anyhow::Result<ExitCode> {
     let mut out = stdout();
     let (mut count, mut skipped) = (0, Skipped::default());
-    while let Some(letter) = next_selected(args, &mut history, &mut skipped).await? {
+    while let Some((letter, addressee)) = next_selected(args, &mut letters, &mut skipped).await? {
         count += 1;
         if count <= SHOWN {
             let original = &letter.letter.original;
-            writeln!(out, "{}  {}", original.topic, replay::line_of(original))?;
+            let to = addressee.map(|it| format!("  to {}", it.group)).unwrap_or_default();
+            writeln!(out, "{}  {}{to}", original.topic, replay::line_of(original))?;
         }
         if args.limit == Some(count) {
             break;
@@ -52,41 +53,35 @@ async fn dry_run(args: &RedriveArgs, mut history: History) -> anyhow::Result<Exi
     if count > SHOWN {
         writeln!(out, "… and {} more", count - SHOWN)?;
     }
-    writeln!(out, "{count} events would be published again{}", skipped.text(args))?;
-    writeln!(
-        out,
-        "nothing was published; --yes publishes the events (dead letters that were redriven before are skipped)"
-    )?;
-    Ok(ExitCode::SUCCESS)
+    writeln!(out, "{} would be published again{}", counted(count, "event"), skipped.text(args))?;
+    let whom = if args.all_groups { "all groups of the topic" } else { "the group that gave them up" };
+    writeln!(out, "nothing was published; --yes publishes the events to {whom}")?;
+    Ok(skipped.exit_code())
 }
 
-async fn publish(
-    args: &RedriveArgs,
-    client: Client,
-    mut history: History,
-    total: u64,
-) -> anyhow::Result<ExitCode> {
-    let bar = progress::events(total);
-    let mut copies = Republisher::new(client, Some(args.rate), args.limit, &bar);
+async fn publish(args: &RedriveArgs, client: Client, mut letters: Letters) -> anyhow::Result<ExitCode> {
+    let bar = progress::events(letters.states.open);
+    let topic = letters.states.topic.clone();
+    let mut redriver = Redriver::new(client, topic, args.rate, args.limit, &bar);
     let mut skipped = Skipped::default();
     let redriven: anyhow::Result<()> = async {
-        while let Some(letter) = next_selected(args, &mut history, &mut skipped).await? {
+        while let Some((letter, addressee)) = next_selected(args, &mut letters, &mut skipped).await? {
             bar.inc(1);
-            copies.add(record_of(&letter)).await?;
-            if copies.is_done() {
+            redriver.add(letter.id, record_of(&letter, addressee)).await?;
+            if redriver.is_done() {
                 break;
             }
         }
-        copies.flush().await
+        redriver.flush().await
     }
     .await;
     bar.finish_and_clear();
-    let Republisher { published, duplicates, .. } = copies;
-    writeln!(
-        stdout(),
-        "{published} events published again; {duplicates} had been redriven before and were skipped{}",
-        skipped.text(args)
-    )?;
+    let mut result = format!("{} published again", counted(redriver.published, "event"));
+    if redriver.duplicates > 0 {
+        result.push_str(&format!("; {} had been published before", redriver.duplicates));
+    }
+    writeln!(stdout(), "{result}{}", skipped.text(args))?;
+    redriver.print_problems();
     if let Err(error) = redriven {
         print_error(&one_line(&error));
         print_error(
@@ -94,31 +89,41 @@ async fn publish(
         );
         return Ok(ExitCode::FAILURE);
     }
-    Ok(ExitCode::SUCCESS)
+    if skipped.without_subscription > 0 {
+        print_error(
+            "dead letters of older versions do not name the subscription of their group: name it with --subscription, or use --all-groups",
+        );
+    }
+    Ok(if redriver.has_problems() { ExitCode::FAILURE } else { skipped.exit_code() })
 }
 
-/// The next dead letter that the arguments select.
+/// The next open dead letter that the arguments select, and the group that its event is published to; `None` for all groups.
 async fn next_selected(
     args: &RedriveArgs,
-    history: &mut History,
+    letters: &mut Letters,
     skipped: &mut Skipped,
-) -> anyhow::Result<Option<Letter>> {
-    while let Some(found) = next_letter(history).await? {
+) -> anyhow::Result<Option<(Letter, Option<Addressee>)>> {
+    while let Some(found) = letters.next().await? {
         let Some(letter) = found else {
             skipped.others += 1;
             continue;
         };
-        let is_selected = args.group.as_ref().is_none_or(|group| letter.letter.group == *group)
-            && args.error_contains.as_ref().is_none_or(|text| letter.letter.err.contains(text))
-            && filter::matches(&args.filters, &letter.letter.original);
-        if !is_selected {
+        if letter.state != LetterState::Open || !is_selected(&args.selection, &letter.letter) {
             continue;
         }
         if redrives_of(&letter.letter.original) >= u64::from(args.max_redrives) {
             skipped.exhausted += 1;
             continue;
         }
-        return Ok(Some(letter));
+        if args.all_groups {
+            return Ok(Some((letter, None)));
+        }
+        let Some(subscription) = letter.letter.subscription.as_ref().or(args.subscription.as_ref()) else {
+            skipped.without_subscription += 1;
+            continue;
+        };
+        let addressee = Addressee::new(subscription, &letter.letter.group);
+        return Ok(Some((letter, Some(addressee))));
     }
     Ok(None)
 }
@@ -129,26 +134,32 @@ fn redrives_of(event: &EventRecord) -> u64 {
 }
 
 /// The event to publish. Its id is derived from the dead letter's id, so that redriving a dead letter twice adds only one event.
-fn record_of(letter: &Letter) -> Record {
+/// A redrive to one group and one to all groups have different ids: one must not pass for the other.
+fn record_of(letter: &Letter, addressee: Option<Addressee>) -> Record {
     let original = &letter.letter.original;
     let mut record = Record::copy_of(original, original.topic.as_str());
-    record.options.id = Some(Uuid::new_v5(&letter.id, b"redrive"));
+    let name: &[u8] = if addressee.is_some() { b"redrive to group" } else { b"redrive" };
+    record.options.id = Some(Uuid::new_v5(&letter.id, name));
     record.options.headers.insert(REDRIVES.to_owned(), (redrives_of(original) + 1).to_string());
+    record.options.addressee = addressee;
     record
 }
 
 impl Skipped {
     fn text(&self, args: &RedriveArgs) -> String {
         let mut text = String::new();
-        if self.exhausted > 0 {
-            text.push_str(&format!(
-                "; {} skipped, because they were redriven {} times (--max-redrives)",
-                self.exhausted, args.max_redrives
-            ));
-        }
-        if self.others > 0 {
-            text.push_str(&format!("; {} skipped, because they are not dead letters", self.others));
-        }
+        let mut add = |count: u64, why: String| {
+            if count > 0 {
+                text.push_str(&format!("; {count} skipped, because {why}"));
+            }
+        };
+        add(self.exhausted, format!("they were redriven {} times (--max-redrives)", args.max_redrives));
+        add(self.others, "they are not dead letters".to_owned());
+        add(self.without_subscription, "they need --subscription or --all-groups".to_owned());
         text
+    }
+
+    fn exit_code(&self) -> ExitCode {
+        if self.without_subscription > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
     }
 }

@@ -26,6 +26,8 @@ struct Envelope<'a> {
     caused_by: Option<&'a RawValue>,
     #[serde(borrow, default)]
     sid: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    addressee: Option<&'a RawValue>,
 }
 
 /// The record of a line. `topic` replaces the topic in the line.
@@ -58,6 +60,7 @@ pub fn record(line: &[u8], topic: Option<&str>, is_payload: bool) -> Result<Reco
         ("tags", envelope.tags),
         ("caused_by", envelope.caused_by),
         ("sid", envelope.sid),
+        ("addressee", envelope.addressee),
     ];
     let parts: Vec<String> = parts
         .into_iter()
@@ -84,10 +87,11 @@ mod tests {
     #[test]
     fn an_event_keeps_its_fields() {
         let line = br#"{"id":"0196f1d0-0000-7000-8000-000000000001","seq":7,"ts":5,"topic":"a","key":"k","tags":["t"],
-            "headers":{"h":"v"},"payload":null}"#;
+            "headers":{"h":"v"},"addressee":{"subscription":"a.*","group":"g"},"payload":null}"#;
         let record = record(line, None, false).unwrap();
         assert_eq!((record.topic.as_str(), record.payload.get()), ("a", "null"));
         assert_eq!((record.options.ts, record.options.key.as_deref()), (Some(5), Some("k")));
+        assert_eq!(record.options.addressee.expect("it is kept").subscription, "a.*");
         assert!(record.options.id.is_some() && record.options.tags == ["t"]);
     }
 

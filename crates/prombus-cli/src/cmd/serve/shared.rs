@@ -6,10 +6,11 @@
 
 use super::gateway::{announce, builder, listen_failure, raise_descriptors};
 use super::run_until_stopped::run_until_stopped;
+use super::sighup_reload::Reloader;
 use super::stop_signals::Signals;
-use super::{demo, sighup_reload};
+use super::{certificate_expiry, demo};
 use crate::args::ServeArgs;
-use crate::config::Settings;
+use crate::config::{Loaded, Settings};
 use anyhow::{Context, anyhow};
 use prombus::engine::{LeaseRecord, SharedStore};
 use prombus::leadership::{Leadership, LeadershipFigures, LeadershipOptions, Role};
@@ -23,7 +24,8 @@ use tokio::sync::watch;
 ///
 /// # Errors
 /// One line that says what failed and what to do.
-pub async fn serve(args: &ServeArgs, settings: &Settings, store: Arc<dyn SharedStore>) -> anyhow::Result<()> {
+pub async fn serve(args: &ServeArgs, loaded: &Loaded, store: Arc<dyn SharedStore>) -> anyhow::Result<()> {
+    let settings = &loaded.settings;
     let (roles, server_roles) = watch::channel(ServerRole::Following { leader: None });
     let server = Server::bind_shared(server_roles, settings.server.clone()).await;
     let server = server.map_err(|error| anyhow!(listen_failure(error)))?;
@@ -44,8 +46,10 @@ pub async fn serve(args: &ServeArgs, settings: &Settings, store: Arc<dyn SharedS
         is_demo: args.demo,
     };
     tokio::spawn(forwarder.run(leadership.roles()));
-    sighup_reload::on_hangup(args.clone(), settings.clone(), move |new| drop(rules.send_replace(new)))
-        .context("cannot watch for SIGHUP")?;
+    let set_topic_rules = move |new| drop(rules.send_replace(new));
+    let reloader = Reloader::new(args, loaded, server.reload_handle(), set_topic_rules);
+    reloader.watch().context("cannot watch for SIGHUP")?;
+    certificate_expiry::watch(server.reload_handle());
     announce(args, settings, &server);
     let close = async move |time| {
         let stopped = tokio::time::timeout(time, leadership.stop()).await;

@@ -38,7 +38,7 @@ fn a_group_waits_and_continues_when_the_error_passes() {
     });
     wait_for("the server is healthy again", || health(&serving)["status"] == "ok");
     assert_eq!(metric(&serving, "prombus_events_unreadable"), 0);
-    assert_eq!(metric(&serving, "events_corrupt_total"), 0);
+    assert_eq!(metric(&serving, "prombus_events_corrupt_total"), 0);
     let log = serving.kill();
     let lines = log.lines().filter(|line| line.contains("cannot read")).count();
     assert_eq!(lines, 1, "one line, not one per retry: {log}");
@@ -76,7 +76,7 @@ fn a_group_waits_while_no_file_can_be_opened() {
         consumer.take_to(EVENTS).await;
     });
     assert!(metric(&serving, "prombus_read_errors_total") > 0);
-    assert_eq!(metric(&serving, "events_corrupt_total"), 0);
+    assert_eq!(metric(&serving, "prombus_events_corrupt_total"), 0);
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn state_and_cleaning_keep_events_that_they_cannot_read() {
     rig.shim.pass();
     let state = get_json(&address, "/state/prices?limit=1000");
     assert_eq!(state["events"].as_array().map_or(0, Vec::len) as u64, KEYS, "{state}");
-    assert_eq!(metric(&serving, "events_corrupt_total"), 0);
+    assert_eq!(metric(&serving, "prombus_events_corrupt_total"), 0);
     rig.check_everything(&serving, "after");
 }
 
@@ -254,6 +254,6 @@ fn a_running_server_lists_and_gives_up_unreadable_events() {
         consumer.take(event).await;
         consumer.take_to(EVENTS).await;
     });
-    assert!(metric(&serving, "events_corrupt_total") > 0);
+    assert!(metric(&serving, "prombus_events_corrupt_total") > 0);
     wait_for("the server is healthy again", || health(&serving)["status"] == "ok");
 }

@@ -74,8 +74,8 @@ async fn the_loss_of_the_leader_and_of_the_primary_loses_nothing() {
         takeover_ms as f64 / 1e3,
         failover_ms as f64 / 1e3
     );
-    assert!(takeover_ms < 8_000, "the takeover took {takeover_ms} ms");
-    assert!(failover_ms < 15_000, "the failover took {failover_ms} ms");
+    assert!(takeover_ms < 20_000, "the takeover took {takeover_ms} ms");
+    assert!(failover_ms < 30_000, "the failover took {failover_ms} ms");
     third.stop();
     second.stop();
 }

@@ -1,8 +1,8 @@
 //! The claims of a token. They are signed by a configured key, but can still contain unexpected values, which must not cause a
 //! panic.
 
+use super::fault::JwtFault;
 use super::leeway::check_dates;
-use crate::auth::error::AuthRefused;
 use crate::auth::fingerprint::Fingerprint;
 use crate::auth::scope::Scope;
 use serde_json::{Map, Value};
@@ -30,22 +30,22 @@ impl Claims {
         serde_json::from_slice(json).ok().map(Self)
     }
 
-    pub(super) fn check_issuer(&self, wanted: Option<&str>) -> Result<(), AuthRefused> {
+    pub(super) fn check_issuer(&self, wanted: Option<&str>) -> Result<(), JwtFault> {
         match wanted {
             Some(wanted) if self.0.get("iss").and_then(Value::as_str) != Some(wanted) => {
-                Err(refused("wrong iss"))
+                Err(JwtFault::Issuer)
             }
             _ => Ok(()),
         }
     }
 
     /// Checks that `aud`, a name or a list of names, is or contains `wanted`.
-    pub(super) fn check_audience(&self, wanted: Option<&str>) -> Result<(), AuthRefused> {
+    pub(super) fn check_audience(&self, wanted: Option<&str>) -> Result<(), JwtFault> {
         let Some(wanted) = wanted else { return Ok(()) };
         match self.0.get("aud") {
             Some(Value::String(name)) if name == wanted => Ok(()),
             Some(Value::Array(names)) if names.iter().any(|name| name.as_str() == Some(wanted)) => Ok(()),
-            _ => Err(refused("wrong aud")),
+            _ => Err(JwtFault::Audience),
         }
     }
 
@@ -54,8 +54,8 @@ impl Claims {
         now_ms: i64,
         leeway_ms: i64,
         print: Fingerprint,
-    ) -> Result<Verified, AuthRefused> {
-        let exp_ms = self.date_ms("exp")?.ok_or_else(|| refused("no exp"))?;
+    ) -> Result<Verified, JwtFault> {
+        let exp_ms = self.date_ms("exp")?.ok_or(JwtFault::NoExpiry)?;
         let nbf_ms = self.date_ms("nbf")?;
         let name = self.name()?;
         let expires_ms = check_dates(exp_ms, nbf_ms, now_ms, leeway_ms)?;
@@ -64,31 +64,29 @@ impl Claims {
 
     /// Reads a claim that is a NumericDate (RFC 7519): seconds since 1970, possibly with a fraction. A date beyond the
     /// range of `i64` milliseconds becomes the nearest one in range.
-    fn date_ms(&self, claim: &str) -> Result<Option<i64>, AuthRefused> {
+    fn date_ms(&self, claim: &str) -> Result<Option<i64>, JwtFault> {
         let number = match self.0.get(claim) {
             None => return Ok(None),
             Some(Value::Number(number)) => number,
-            Some(_) => return Err(refused("a date is not a number")),
+            Some(_) => return Err(JwtFault::Date),
         };
         if let Some(seconds) = number.as_i64() {
             return Ok(Some(seconds.saturating_mul(1_000)));
         }
         let seconds = number.as_f64().filter(|seconds| seconds.is_finite());
         // A cast from a float saturates.
-        seconds
-            .map(|seconds| Some((seconds * 1_000.0) as i64))
-            .ok_or_else(|| refused("a date is out of range"))
+        seconds.map(|seconds| Some((seconds * 1_000.0) as i64)).ok_or(JwtFault::Date)
     }
 
     /// The name of the owner. Refuses an empty name, which a rule could not name, and control characters, which could forge log
     /// lines.
-    fn name(&self) -> Result<String, AuthRefused> {
+    fn name(&self) -> Result<String, JwtFault> {
         match self.0.get("sub") {
             None => Ok(NAMELESS.to_owned()),
             Some(Value::String(name)) if !name.is_empty() && !name.contains(char::is_control) => {
                 Ok(name.clone())
             }
-            Some(_) => Err(refused("sub is not a name")),
+            Some(_) => Err(JwtFault::Subject),
         }
     }
 
@@ -106,10 +104,4 @@ impl Claims {
         scopes.extend(words("scopes"));
         scopes
     }
-}
-
-/// Logs the reason for the operator. The client learns only that the token is not valid.
-pub(super) fn refused(reason: &'static str) -> AuthRefused {
-    tracing::debug!(reason, "JWT refused");
-    AuthRefused::Bad
 }

@@ -1,9 +1,10 @@
-//! Verifies JWTs with the keys that were loaded at startup.
+//! Verifies JWTs with the configured keys.
 
 #[cfg(test)]
 mod tests;
 
-use super::claims::{Claims, Verified, refused};
+use super::claims::{Claims, Verified};
+use super::fault::{JwtFault, RefusalLog};
 use super::key::{self, Key};
 use super::options::JwtOptions;
 use crate::auth::error::{AuthRefused, AuthSetupError};
@@ -15,11 +16,14 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 #[derive(Debug)]
 pub(in crate::auth) struct JwtVerifier {
     keys: Vec<Key>,
+    /// The fingerprint of each key.
+    prints: Vec<Fingerprint>,
     /// The required value of `iss`; with `None`, `iss` is not checked.
     issuer: Option<String>,
     /// The value that `aud` must be or contain; with `None`, `aud` is not checked.
     audience: Option<String>,
     leeway_ms: i64,
+    log: RefusalLog,
 }
 
 impl JwtVerifier {
@@ -31,18 +35,37 @@ impl JwtVerifier {
         if keys.is_empty() {
             return Err(AuthSetupError::NoKeys);
         }
+        let parts =
+            [&options.issuer, &options.audience].map(|it| it.as_deref().unwrap_or_default().as_bytes());
+        let print = |key: &Key| Fingerprint::of(&[b"jwt", &key.print, parts[0], parts[1]]);
         Ok(Self {
+            prints: keys.iter().map(print).collect(),
             keys,
             issuer: options.issuer.clone(),
             audience: options.audience.clone(),
             leeway_ms: i64::try_from(options.leeway.as_millis()).unwrap_or(i64::MAX),
+            log: RefusalLog::default(),
         })
     }
 
     /// The content of the token, if it is signed by one of the keys, for this issuer and audience, and valid now.
     pub(in crate::auth) fn verify(&self, token: &str, now_ms: i64) -> Result<Verified, AuthRefused> {
-        let (claims, print) =
-            self.signed_claims(token).ok_or_else(|| refused("not signed by a configured key"))?;
+        match self.check(token, now_ms) {
+            Ok(verified) => {
+                if verified.scopes.is_empty() {
+                    self.log.without_scopes(now_ms);
+                }
+                Ok(verified)
+            }
+            Err(fault) => {
+                self.log.refused(fault, now_ms);
+                Err(fault.into())
+            }
+        }
+    }
+
+    fn check(&self, token: &str, now_ms: i64) -> Result<Verified, JwtFault> {
+        let (claims, print) = self.signed_claims(token)?;
         // The time is checked last: only the sender of an otherwise valid token learns that it has expired.
         claims.check_issuer(self.issuer.as_deref())?;
         claims.check_audience(self.audience.as_deref())?;
@@ -52,25 +75,37 @@ impl JwtVerifier {
     /// Whether this is the fingerprint of a configured key, with the configured issuer and audience. If so, a JWT that had this
     /// fingerprint is still accepted.
     pub(in crate::auth) fn knows(&self, print: Fingerprint) -> bool {
-        self.keys.iter().any(|key| self.print_of(key) == print)
+        self.prints.contains(&print)
     }
 
-    fn print_of(&self, key: &Key) -> Fingerprint {
-        let [issuer, audience] = [&self.issuer, &self.audience].map(|it| it.as_deref().unwrap_or_default());
-        Fingerprint::of(&[b"jwt", &key.print, issuer.as_bytes(), audience.as_bytes()])
+    /// The fingerprint of each key.
+    pub(in crate::auth) fn prints(&self) -> &[Fingerprint] {
+        &self.prints
     }
 
-    fn signed_claims(&self, token: &str) -> Option<(Claims, Fingerprint)> {
-        let (message, signature) = token.rsplit_once('.')?;
-        let (_, payload) = message.split_once('.')?;
-        let header = jsonwebtoken::decode_header(token).ok()?;
+    fn signed_claims(&self, token: &str) -> Result<(Claims, Fingerprint), JwtFault> {
+        let (message, signature) = token.rsplit_once('.').ok_or(JwtFault::Header)?;
+        let (_, payload) = message.split_once('.').ok_or(JwtFault::Header)?;
+        let header = jsonwebtoken::decode_header(token).map_err(|_| JwtFault::Header)?;
         // A token with critical extensions must be refused unless all of them are supported, and none is.
         if header.crit.is_some() {
-            return None;
+            return Err(JwtFault::Critical);
         }
-        let has_signed = |key: &&Key| key.has_signed(message.as_bytes(), signature);
-        let mut fitting = self.keys.iter().filter(|key| key.fits(header.alg, header.kid.as_deref()));
-        let key = fitting.find(has_signed)?;
-        Some((Claims::new(&URL_SAFE_NO_PAD.decode(payload).ok()?)?, self.print_of(key)))
+        let keys = || self.keys.iter().zip(&self.prints);
+        let has_signed = |(key, _): &(&Key, _)| key.has_signed(message.as_bytes(), signature);
+        let mut fitting = keys().filter(|(key, _)| key.fits(header.alg, header.kid.as_deref()));
+        let Some((_, print)) = fitting.find(has_signed) else {
+            let (mut of_algorithm, mut of_both) = (keys(), keys());
+            return Err(if !of_algorithm.any(|(key, _)| key.fits(header.alg, None)) {
+                JwtFault::Algorithm
+            } else if !of_both.any(|(key, _)| key.fits(header.alg, header.kid.as_deref())) {
+                JwtFault::KeyId
+            } else {
+                JwtFault::Signature
+            });
+        };
+        let payload = URL_SAFE_NO_PAD.decode(payload).ok();
+        let claims = payload.and_then(|payload| Claims::new(&payload)).ok_or(JwtFault::Claims)?;
+        Ok((claims, *print))
     }
 }

@@ -84,6 +84,30 @@ async fn lists_show_what_the_token_may_read() {
     with_token(&rig, "GET", "/subscribe/orders.eu", "admin").await.error(403, "forbidden");
     assert_eq!(with_token(&rig, "GET", "/metrics", "admin").await.status, 200);
     with_token(&rig, "GET", "/metrics", "all").await.error(403, "forbidden");
+    // A sum must not reveal the size of topics that the token may not read.
+    let eu = with_token(&rig, "GET", "/topics", "eu").await.ok();
+    assert_eq!(eu["bytes"], eu["topics"][0]["bytes"], "{eu}");
+    let admin = with_token(&rig, "GET", "/topics", "admin").await.ok();
+    assert!(admin["bytes"].as_u64() > eu["bytes"].as_u64(), "{admin}");
+}
+
+#[tokio::test]
+async fn a_refusal_names_the_scope_that_is_missing() {
+    let rig = Rig::with_tokens(&[("reader", &["subscribe:orders.*"])]);
+    let cases = [
+        ("POST", "/publish/orders.new", "this needs the scope \"publish:orders.new\""),
+        ("GET", "/export?topic=invoices", "this needs the scope \"subscribe:invoices\""),
+        ("GET", "/replay?topic=orders.**", "this needs the scope \"subscribe:orders.**\""),
+        ("GET", "/topics/dlq.orders.new", "this needs the scope \"subscribe:dlq.orders.new\""),
+        ("GET", "/groups/invoices/billing", "this needs the scope \"subscribe:invoices\""),
+        ("GET", "/metrics", "this needs a token with the scope \"admin\""),
+        ("DELETE", "/groups/orders.new/billing", "this needs a token with the scope \"admin\""),
+    ];
+    for (method, path, why) in cases {
+        let answer = with_token(&rig, method, path, "reader").await;
+        let message = answer.json()["error"].as_str().unwrap_or_default().to_owned();
+        assert!(answer.status == 403 && message.ends_with(why), "{method} {path}: {message}");
+    }
 }
 
 #[tokio::test]

@@ -82,7 +82,12 @@ fn attempts(route: &str) -> Vec<(&'static str, &'static str, &'static str)> {
         ],
         "get /export" => vec![("?topic=t", "", ""), ("?topic=t&ndjson=0", "", ""), ("?topic=", "", "")],
         "put /groups/{topic}/{group}" => vec![("", "", "{}"), ("", "", "{\"from\":\"x\"}")],
-        "post /groups/{topic}/{group}/seek" => vec![("", "", "{\"to\":\"earliest\"}"), ("", "", "{}")],
+        "post /groups/{topic}/{group}/seek" => vec![
+            ("", "", "{\"to\":\"earliest\"}"),
+            ("?preview=1", "", "{\"to\":\"latest\"}"),
+            ("?preview=x", "", "{\"to\":\"latest\"}"),
+            ("", "", "{}"),
+        ],
         "post /groups/{topic}/{group}/settle" => vec![
             ("", "", "{\"id\":\"0196f1d0-1c2a-7b3c-8d4e-5f6071829304\",\"verdict\":\"ack\"}"),
             ("", "", "{}"),

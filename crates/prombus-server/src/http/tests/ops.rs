@@ -1,4 +1,4 @@
-//! Tests of health, metrics, unknown paths, and CORS.
+//! Tests of health, the greeting, unknown paths, and CORS.
 
 use super::{Rig, get, request};
 use crate::options::ServerOptions;

@@ -5,6 +5,7 @@ use super::frame_time::FrameTime;
 use super::subscriptions::SlotIndex;
 use super::{KnownTopic, Session};
 use crate::clock::{now_ms, steady_ms};
+use crate::http::ADDRESSEE_FORBIDDEN;
 use crate::ws::answers::{
     put_err, put_not_published, put_ok, put_ok_with, put_rate_limited, put_stale, put_unauthorized,
 };
@@ -100,9 +101,10 @@ impl Session {
     }
 
     fn authenticate(&mut self, corr: Option<&str>, token: Option<&str>, out: &mut SendBuffer) {
-        match self.gateway.auth.authenticate(token, now_ms()) {
+        let version = self.gateway.live.version();
+        match self.gateway.live.current().auth.authenticate(token, now_ms()) {
             Ok(principal) => {
-                self.principal = Some(principal);
+                (self.principal, self.version) = (Some(principal), version);
                 self.last_topic = None;
                 self.end_forbidden(out);
                 let protocol = Some(limits::PROTOCOL_VERSION);
@@ -128,8 +130,7 @@ impl Session {
         });
         for slot in forbidden {
             let Some(subscription) = self.subscriptions.take(slot, &*self.gateway.backend) else { continue };
-            let msg =
-                format!("this token may not subscribe to {} as {}", subscription.topic, subscription.group);
+            let msg = principal.subscribe_refusal(&subscription.topic, Some(&subscription.group));
             put_err(out, None, ErrorCode::Forbidden, &msg);
             subscription.leave();
         }
@@ -156,15 +157,21 @@ impl Session {
         }
         let Some(known) = &mut self.last_topic else { return };
         if !known.is_allowed {
-            let msg = format!("this token may not publish to {topic}");
+            let principal = self.principal.as_ref().expect("frames before AUTH are refused");
+            let msg = principal.publish_refusal(topic);
             return put_err(out, corr, ErrorCode::Forbidden, &msg);
+        }
+        if opts.addressee.is_some() && self.principal.as_ref().is_none_or(|it| !it.is_admin()) {
+            return put_err(out, corr, ErrorCode::Forbidden, ADDRESSEE_FORBIDDEN);
         }
         let gateway = &self.gateway;
         if let Err(limited) = gateway.rates.take_publish(&*gateway.backend, &self.peer.rate, topic, 1) {
             return put_rate_limited(out, corr, &limited.to_string(), limited.retry_after_ms);
         }
         known.exists = known.exists || self.gateway.backend.topic(topic).is_some();
-        let to = (&known.topic, known.exists);
+        // A batch is refused as a whole if the addressee of one event is unknown.
+        let may_share_batch = known.exists && opts.addressee.is_none();
+        let to = (&known.topic, may_share_batch);
         let answer = (corr, self.ignored.as_slice());
         let pushed = self.publisher.push(&*self.gateway.backend, answer, to, payload, opts);
         if let Err(error) = pushed {
@@ -176,7 +183,7 @@ impl Session {
         let principal = self.principal.as_ref().expect("frames before AUTH are refused");
         let may = principal.may_subscribe(topic, Some(group));
         if !may {
-            let msg = format!("this token may not subscribe to {topic} as {group}");
+            let msg = principal.subscribe_refusal(topic, Some(group));
             put_err(out, corr, ErrorCode::Forbidden, &msg);
         }
         may

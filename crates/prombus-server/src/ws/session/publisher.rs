@@ -62,24 +62,25 @@ impl Publisher {
         self.in_flight_bytes
     }
 
-    /// Adds an event. The first event of a new topic is submitted in a batch of its own, because a batch that would exceed the
-    /// limit of topics is refused as a whole, and events of other topics must not be refused with it.
+    /// Adds an event. The first event of a new topic and an event with an addressee are submitted in a batch of their own, because
+    /// a batch that would exceed the limit of topics, or with an unknown addressee, is refused as a whole, and other events must
+    /// not be refused with it.
     pub(super) fn push(
         &mut self,
         backend: &dyn Backend,
         (corr, ignored): (Option<&str>, &[String]),
-        (topic, is_known): (&Topic, bool),
+        (topic, may_share_batch): (&Topic, bool),
         payload: &Json<'_>,
         options: &PublishOptions,
     ) -> Result<(), PublishError> {
-        if !is_known {
+        if !may_share_batch {
             self.flush(backend);
         }
         let batch = self.batch.get_or_insert_with(|| backend.batch());
         let pushed = batch.push_parsed(topic, payload, options);
         if pushed.is_ok() {
             self.corrs.push_noting(corr, ignored);
-            if !is_known || batch.byte_count() >= BATCH_BYTES_MAX || batch.len() >= BATCH_EVENTS_MAX {
+            if !may_share_batch || batch.byte_count() >= BATCH_BYTES_MAX || batch.len() >= BATCH_EVENTS_MAX {
                 self.flush(backend);
             }
         } else if batch.is_empty() {

@@ -10,8 +10,9 @@ use crate::box_future::BoxFuture;
 use crate::consume::told_to_stop;
 use crate::error::{GroupError, Unavailable};
 use crate::event::{Delivery, Event, Settling};
-use crate::subscribe::{HandlerHandle, Subscribe, Subscription};
-use prombus_protocol::Topic;
+use crate::failure_log::FailureLog;
+use crate::subscribe::{HandlerHandle, Subscribe, Subscription, after_nack};
+use prombus_protocol::{AfterFailure, FailedEvent, HandlerFailure, Topic};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -84,13 +85,15 @@ impl Subscribe {
             last_ack: None,
             since_marks_removed: REMOVE_MARKS_EVERY,
             store,
+            failures: Arc::clone(&self.failures),
         };
+        let failures = Arc::clone(&self.failures);
         // All deliveries of a pull are settled before the next pull, so a pull takes at most as many as fit in one transaction.
         let subscription = match worker.store.events_per_transaction() {
             0 | 1 => self.join().await?,
             events => self.batch_size(events).join().await?,
         };
-        Ok(HandlerHandle::spawn(subscription, |subscription, stopped| async move {
+        Ok(HandlerHandle::spawn(subscription, failures, |subscription, stopped| async move {
             worker.run(subscription, stopped).await;
         }))
     }
@@ -105,6 +108,7 @@ struct Worker {
     last_ack: Option<Settling>,
     /// How many events were handled since expired marks were last removed.
     since_marks_removed: u64,
+    failures: Arc<FailureLog>,
 }
 
 impl Worker {
@@ -126,17 +130,21 @@ impl Worker {
                     }
                 }
                 Some(Err(error @ GroupError::Unavailable(_))) => {
-                    tracing::error!("a handler stops: {error}");
+                    self.report_general(error.to_string(), AfterFailure::Stop);
                     break;
                 }
                 Some(Err(error)) => {
-                    tracing::error!("a subscription cannot read: {error}");
+                    self.report_general(error.to_string(), AfterFailure::Retry);
                     tokio::time::sleep(RETRY_AFTER).await;
                 }
             }
             self.remove_expired_marks().await;
         }
         let _ = subscription.unsubscribe().await;
+    }
+
+    fn report_general(&self, error: String, next: AfterFailure) {
+        self.failures.report(&HandlerFailure::general(error, next));
     }
 
     /// The events of the next transaction.
@@ -186,7 +194,7 @@ impl Worker {
             Ok(fates) => fates,
             Err(TransactionTrouble::Handler(error)) => vec![Err(error); deliveries.len()],
             Err(TransactionTrouble::Database(error)) => {
-                tracing::error!("the database of {} failed: {error}", self.consumer.group);
+                self.report_general(format!("the database failed: {error}"), AfterFailure::Retry);
                 deliveries.iter().for_each(Delivery::release);
                 return false;
             }
@@ -195,8 +203,16 @@ impl Worker {
             match fate {
                 Ok(()) => self.last_ack = Some(delivery.ack()),
                 Err(error) => {
-                    tracing::warn!("{} seq {}: {error}", delivery.topic(), delivery.seq());
-                    drop(delivery.nack(&error));
+                    let nacked = delivery.nack(&error);
+                    let event = FailedEvent {
+                        topic: delivery.topic().clone(),
+                        seq: delivery.seq(),
+                        id: delivery.id(),
+                        attempt: delivery.attempt(),
+                        max_attempts: delivery.context().max_attempts,
+                    };
+                    let next = after_nack(&event, nacked.is_stale());
+                    self.failures.report(&HandlerFailure::of_event(event, error, next));
                 }
             }
         }

@@ -10,6 +10,9 @@ pub enum ProjectorError {
     /// A topic name is invalid.
     #[error(transparent)]
     Topic(#[from] TopicError),
+    /// An option that every projector needs is not set.
+    #[error("the {0} topic of the projector is not set")]
+    Missing(&'static str),
     /// The group could not read the input.
     #[error("cannot read the input")]
     Group(#[from] GroupError),

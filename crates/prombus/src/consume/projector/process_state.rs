@@ -90,10 +90,15 @@ pub struct ProcessState {
 pub struct ProcessProjection;
 
 impl Projection for ProcessProjection {
+    type Input = HeartbeatPayload;
     type State = ProcessState;
 
-    fn fold(&mut self, event: &Event, states: &mut States<ProcessState>) -> Result<(), Rejection> {
-        let heartbeat: HeartbeatPayload = event.json()?;
+    fn fold(
+        &mut self,
+        heartbeat: HeartbeatPayload,
+        event: &Event,
+        states: &mut States<ProcessState>,
+    ) -> Result<(), Rejection> {
         let process_id = heartbeat.process_id();
         if states.get(&process_id).is_some_and(|state| state.last_seen_ts > event.ts()) {
             // A late heartbeat: a newer one was folded already.
@@ -130,9 +135,8 @@ impl Projection for ProcessProjection {
 }
 
 /// The options of the process projector.
-pub fn options() -> ProjectorOptions {
-    let options = ProjectorOptions::new(HEARTBEAT_RECEIVED.name(), PROCESS_STATE.name(), GROUP);
-    ProjectorOptions { tick_every: Some(SCAN_EVERY), ..options }
+pub fn options() -> ProjectorOptions<HeartbeatPayload, ProcessState> {
+    ProjectorOptions::group(GROUP).input(HEARTBEAT_RECEIVED).output(PROCESS_STATE).tick_every(SCAN_EVERY)
 }
 
 /// Opens the process projector.

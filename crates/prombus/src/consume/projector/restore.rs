@@ -58,7 +58,8 @@ pub(super) async fn restore<S: DeserializeOwned>(
             Err(ReadError::UnknownTopic(_)) => break,
             Err(error) => return Err(error.into()),
         };
-        for event in &page.events {
+        // An event that is addressed to a group of the output topic is a copy for that group, not a state.
+        for event in page.events.iter().filter(|event| !event.is_addressed()) {
             let header = event.header(POSITION_HEADER);
             let position = header.and_then(|header| InputPosition::from_header(&header, group, input));
             restored.position = position.or(restored.position);

@@ -2,8 +2,10 @@
 
 use super::{Projection, Projector, ProjectorError, ProjectorFigures};
 use crate::consume::told_to_stop;
-use crate::error::GroupError;
+use crate::error::{GroupError, with_causes};
+use crate::failure_log::FailureLog;
 use parking_lot::Mutex;
+use prombus_protocol::{AfterFailure, HandlerFailure};
 use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
@@ -29,7 +31,7 @@ impl<P: Projection> Projector<P> {
     /// See [`ProjectorError`].
     pub async fn run_until(mut self, shutdown: impl Future<Output = ()>) -> Result<(), ProjectorError> {
         let mut shutdown = std::pin::pin!(shutdown);
-        let mut ticks = self.options.tick_every.map(tokio::time::interval);
+        let mut ticks = self.settings.tick_every.map(tokio::time::interval);
         if let Some(ticks) = &mut ticks {
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         }
@@ -82,15 +84,16 @@ impl<P: Projection> Projector<P> {
     pub fn spawn(self) -> ProjectorHandle {
         let (stop, mut stopped) = watch::channel(false);
         let figures = Arc::clone(&self.figures);
-        let group = self.options.group.clone();
+        let failures = Arc::clone(&self.failures);
+        let reports = Arc::clone(&failures);
         let task = tokio::spawn(async move {
             let ran = self.run_until(async { told_to_stop(&mut stopped).await }).await;
             if let Err(error) = &ran {
-                tracing::error!("projector {group} stops: {error}");
+                reports.report(&HandlerFailure::general(with_causes(error), AfterFailure::Stop));
             }
             ran
         });
-        ProjectorHandle { stop, task, figures }
+        ProjectorHandle { stop, task, figures, failures }
     }
 }
 
@@ -100,12 +103,28 @@ pub struct ProjectorHandle {
     stop: watch::Sender<bool>,
     task: tokio::task::JoinHandle<Result<(), ProjectorError>>,
     figures: Arc<Mutex<ProjectorFigures>>,
+    failures: Arc<FailureLog>,
 }
 
 impl ProjectorHandle {
     /// The counters of the projector.
     pub fn figures(&self) -> ProjectorFigures {
         *self.figures.lock()
+    }
+
+    /// Calls a function for each failure; see [`Projector::on_error`].
+    pub fn on_error(&self, callback: impl Fn(&HandlerFailure) + Send + Sync + 'static) {
+        self.failures.on_error(callback);
+    }
+
+    /// The last failure, which is also the reason why a projector that has ended did so; `None` if there was none.
+    pub fn last_error(&self) -> Option<HandlerFailure> {
+        self.failures.last_error()
+    }
+
+    /// Whether the projector has ended, with an error or because the bus was closed.
+    pub fn is_finished(&self) -> bool {
+        self.task.is_finished()
     }
 
     /// Takes no more events, finishes the current batch, and stops.

@@ -2,14 +2,14 @@
 
 use crate::engine::EngineObserver;
 use crate::error::Unavailable;
-use crate::metrics::{COMMIT_EVENTS_BOUNDS, COMMIT_MS_BOUNDS, Histogram};
+use crate::metrics::{COMMIT_EVENTS_BOUNDS, COMMIT_SECONDS_BOUNDS, Histogram};
 use prombus_log::{Committed, Notice, Observer};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 pub(super) struct CommitListener {
     pub(super) observer: OnceLock<Arc<dyn EngineObserver>>,
-    pub(super) commit_duration_ms: Histogram,
+    pub(super) commit_duration_seconds: Histogram,
     pub(super) commit_batch_events: Histogram,
     /// Whether the storage is full, as the log last reported.
     pub(super) is_full: AtomicBool,
@@ -21,7 +21,7 @@ impl Default for CommitListener {
     fn default() -> Self {
         Self {
             observer: OnceLock::new(),
-            commit_duration_ms: Histogram::new(COMMIT_MS_BOUNDS),
+            commit_duration_seconds: Histogram::new(COMMIT_SECONDS_BOUNDS),
             commit_batch_events: Histogram::new(COMMIT_EVENTS_BOUNDS),
             is_full: AtomicBool::new(false),
             reported_commit: AtomicU64::new(0),
@@ -31,7 +31,7 @@ impl Default for CommitListener {
 
 impl Observer for CommitListener {
     fn committed(&self, committed: &Committed<'_>) {
-        self.commit_duration_ms.observe(committed.duration.as_secs_f64() * 1000.0);
+        self.commit_duration_seconds.observe(committed.duration.as_secs_f64());
         if committed.events > 0 {
             self.commit_batch_events.observe(committed.events as f64);
         }

@@ -1,6 +1,6 @@
 //! Converts errors of the log into errors of the bus.
 
-use crate::error::{ReadError, StoreError};
+use crate::error::{ReadError, StoreError, with_causes};
 use prombus_log::AppendError;
 
 impl From<AppendError> for StoreError {
@@ -17,12 +17,6 @@ impl From<AppendError> for StoreError {
             other => Self::Other(other.to_string()),
         }
     }
-}
-
-/// The text of an error with its causes, in one line.
-pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 impl From<prombus_log::ReadError> for ReadError {

@@ -1,9 +1,8 @@
 //! Implements [`LocalFiles`] for a log in a folder: backups, and operations on unreadable events.
 
 use super::LogEngine;
-use super::errors::with_causes;
 use crate::engine::{LocalFiles, MayBlock, UnreadableEvents};
-use crate::error::{BackupError, StoreError};
+use crate::error::{BackupError, StoreError, with_causes};
 use prombus_log::BackupError as LogBackupError;
 use std::path::Path;
 

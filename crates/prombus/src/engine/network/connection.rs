@@ -6,7 +6,7 @@ use super::limits::NetworkLimits;
 use super::piece::{FetchLimit, Piece};
 use crate::engine::{EngineObserver, TopicId};
 use crate::error::{ReadError, Unavailable};
-use crate::metrics::{COMMIT_EVENTS_BOUNDS, COMMIT_MS_BOUNDS, Histogram};
+use crate::metrics::{COMMIT_EVENTS_BOUNDS, COMMIT_SECONDS_BOUNDS, Histogram};
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -32,7 +32,7 @@ pub(super) struct Connection<D> {
 }
 
 pub(super) struct EngineFigures {
-    pub(super) commit_duration_ms: Histogram,
+    pub(super) commit_duration_seconds: Histogram,
     pub(super) commit_batch_events: Histogram,
     /// The number of damaged events that scans have found.
     corrupt_events: AtomicU64,
@@ -49,7 +49,7 @@ impl<D: RemoteDatabase> Connection<D> {
             ended: Condvar::new(),
             observer: OnceLock::new(),
             figures: EngineFigures {
-                commit_duration_ms: Histogram::new(COMMIT_MS_BOUNDS),
+                commit_duration_seconds: Histogram::new(COMMIT_SECONDS_BOUNDS),
                 commit_batch_events: Histogram::new(COMMIT_EVENTS_BOUNDS),
                 corrupt_events: AtomicU64::new(0),
             },
@@ -110,7 +110,7 @@ impl<D: RemoteDatabase> Connection<D> {
 
 impl EngineFigures {
     pub(super) fn observe(&self, duration: Duration, events: usize) {
-        self.commit_duration_ms.observe(duration.as_secs_f64() * 1_000.0);
+        self.commit_duration_seconds.observe(duration.as_secs_f64());
         if events > 0 {
             self.commit_batch_events.observe(events as f64);
         }

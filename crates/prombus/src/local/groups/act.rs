@@ -51,6 +51,7 @@ impl GroupRuntime {
         let follow_up = self.write_down(cell, &mut core);
         let has_work = core.machine.has_work();
         drop(core);
+        cell.waiters.wake_idle();
         self.follow_up(cell, follow_up);
         if has_work {
             self.wake_next(cell);
@@ -74,12 +75,15 @@ impl GroupRuntime {
             let follow_up = self.write_down(cell, &mut core);
             if result.is_some() || follow_up.last_dead_letter.is_some() || follow_up.is_urgent {
                 drop(core);
+                cell.waiters.wake_idle();
                 self.follow_up(cell, follow_up);
                 if result.is_some() {
                     return result;
                 }
                 core = cell.lock();
             } else if wait(&core) {
+                drop(core);
+                cell.waiters.wake_idle();
                 return None;
             }
         }
@@ -99,6 +103,7 @@ impl GroupRuntime {
         drop(core);
         drop(sending);
         self.records.after_sending();
+        cell.waiters.wake_idle();
         self.follow_up(cell, follow_up);
         if has_work {
             self.wake_next(cell);

@@ -147,6 +147,7 @@ impl Groups {
             creation.next_group = creation.next_group.max(state.number + 1);
             let spec = spec_of(&state).map_err(OpenError::Groups)?;
             let cell = Arc::new(GroupCell::new(state.number, spec, state.made_ms, 0, &self.error_budget));
+            cell.lock().machine.pause_all(state.is_paused);
             let topics = self.registry.topics(|topics| topics.matching(cell.patterns()));
             let restored = topics.iter().map(|(id, _)| {
                 let progress = state.progress.remove(id).unwrap_or_default();

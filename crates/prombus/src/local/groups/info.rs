@@ -41,10 +41,19 @@ impl Groups {
         group: &str,
     ) -> Result<Option<CursorPosition>, GroupError> {
         let Ok(cell) = self.registry.find_group(subscription, group) else { return Ok(None) };
-        let floors: Vec<(TopicId, u64)> = cell.inspect(|core| {
+        let floors = cell.inspect(|core| {
             let topics = core.live_topics();
             topics.map(|(source, topic)| (topic.id, core.machine.status(source).floor)).collect()
         });
+        Ok(Some(self.cursor_at(subscription, floors).await?))
+    }
+
+    /// The cursor of a group with these floors.
+    pub(super) async fn cursor_at(
+        &self,
+        subscription: &str,
+        floors: Vec<(TopicId, u64)>,
+    ) -> Result<CursorPosition, GroupError> {
         let mut newest: Option<EventHead> = None;
         for (topic, floor) in floors.into_iter().filter(|&(_, floor)| floor > 0) {
             // If the group reads several topics: the event with the latest commit time, among the events at the
@@ -55,11 +64,11 @@ impl Groups {
                 newest = Some(head);
             }
         }
-        Ok(Some(CursorPosition {
+        Ok(CursorPosition {
             topic: subscription.to_owned(),
             last_id: newest.map(|head| uuid_of(head.id)),
             last_ts: newest.map(|head| head.ts),
-        }))
+        })
     }
 
     pub(in crate::local) fn infos(&self, may_block: MayBlock) -> Result<Vec<GroupInfo>, ReadError> {
@@ -176,6 +185,7 @@ impl Groups {
                 group: cell.spec.group.as_str().to_owned(),
                 made_ms: cell.made_ms,
                 expire_ms: cell.spec.expire_ms,
+                is_paused: core.machine.is_paused(),
                 members: core.machine.member_count(),
                 member_list: member_list(core),
                 lag: topics.iter().map(|topic| topic.lag).sum(),

@@ -56,7 +56,7 @@ impl Groups {
         self.durable(cell, sought.unwrap_or(0)).await
     }
 
-    async fn durable(&self, cell: &Arc<GroupCell>, generation: u64) -> Result<(), GroupError> {
+    pub(super) async fn durable(&self, cell: &Arc<GroupCell>, generation: u64) -> Result<(), GroupError> {
         let records =
             GroupRecords::new(Arc::clone(&self.runtime), Arc::clone(&self.commits), Arc::clone(cell));
         DurableTicket::new(Arc::new(records), generation).await?;
@@ -131,7 +131,7 @@ impl Groups {
         if is_first {
             tracing::warn!(
                 "group {} on {topic}: retention removed {missed} events that the group had not settled; it continues at seq \
-                 {first_seq}. Further losses are counted in events_missed_total and not logged",
+                 {first_seq}. Further losses are counted in prombus_events_missed_total and not logged",
                 cell.spec.group
             );
         }

@@ -80,13 +80,15 @@ fn apply(
             settled(machine.nack(sender, position, delay_ms, reason.map(short_reason), now))
         }
         Verdict::GiveUp { reason } => settled(machine.nack_dead(sender, position, reason.map(short_reason))),
-        Verdict::Release => match sender {
-            Sender::Member(member) if machine.is_leased_to(member, position) => {
-                machine.give_back_lease(member, position, now);
-                SettleOutcome::Counted
-            }
-            _ => SettleOutcome::Stale,
-        },
+        Verdict::Release => {
+            let holder = match sender {
+                Sender::Member(member) => machine.is_leased_to(member, position).then_some(member),
+                Sender::LastHolder => machine.holder(position),
+            };
+            let Some(holder) = holder else { return SettleOutcome::Stale };
+            machine.give_back_lease(holder, position, now);
+            SettleOutcome::Counted
+        }
         Verdict::Extend { .. } if !may_extend() => SettleOutcome::Stale,
         Verdict::Extend { extend_ms } => match machine.extend(sender, position, extend_ms, now) {
             Some(deadline) => SettleOutcome::Extended(deadline - now),

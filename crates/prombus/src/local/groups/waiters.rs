@@ -1,13 +1,13 @@
 //! The waiters of a group: members that wait for events or for room in their window (the number of events that a member may
-//! hold), and callers that wait until a generation (a numbered record of the group) is durable. Commits notify the waiters
-//! without taking the group's lock.
+//! hold), callers that wait until a generation (a numbered record of the group) is durable, and callers that wait until the group
+//! is idle. Commits notify the waiters without taking the group's lock.
 
 use super::pending_changes::RecordInFlight;
 use crate::deferred_wakes::wake;
 use crate::delivery::{Group, MemberId, SourceId};
 use crate::local::lock_order::{RankedMutex, WAITERS};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Waker;
 
 /// The waiters of a group, and the progress that commits have reported.
@@ -20,6 +20,8 @@ pub(in crate::local) struct Waiters {
     /// The number of dead letters that were processed: written, postponed or dropped. They are processed in the order in which
     /// they were queued.
     dead_letters_done: AtomicU64,
+    /// Whether callers may wait until the group is idle. It lets a change of the group skip the lock.
+    has_idle_waiters: AtomicBool,
 }
 
 #[derive(Default)]
@@ -40,6 +42,8 @@ struct Lists {
     for_generation: Vec<(u64, Waker)>,
     /// Callers that wait until a dead letter was processed.
     for_dead_letter: Vec<(u64, Waker)>,
+    /// Callers that wait until the group is idle, by the number of the caller.
+    for_idle: Vec<(u64, Waker)>,
 }
 
 /// A member that waits for events.
@@ -57,6 +61,7 @@ impl Default for Waiters {
             durable: AtomicU64::new(0),
             refused_from: AtomicU64::new(u64::MAX),
             dead_letters_done: AtomicU64::new(0),
+            has_idle_waiters: AtomicBool::new(false),
         }
     }
 }
@@ -152,6 +157,33 @@ impl Waiters {
         woken.into_iter().for_each(|(_, waker)| wake(waker));
     }
 
+    /// Registers a caller that waits until the group is idle. The caller must look at the group afterwards.
+    pub(in crate::local) fn wait_for_idle(&self, caller: u64, waker: &Waker) {
+        let mut lists = self.lists.lock();
+        match lists.for_idle.iter_mut().find(|(known, _)| *known == caller) {
+            Some((_, known)) => known.clone_from(waker),
+            None => lists.for_idle.push((caller, waker.clone())),
+        }
+        self.has_idle_waiters.store(true, Ordering::Release);
+    }
+
+    pub(in crate::local) fn stop_waiting_for_idle(&self, caller: u64) {
+        self.lists.lock().for_idle.retain(|(known, _)| *known != caller);
+    }
+
+    /// Wakes the callers that wait until the group is idle, to look again. Called after each change, without the group's lock.
+    pub(in crate::local) fn wake_idle(&self) {
+        // A caller that looked at the group before the change has set this before it took the group's lock.
+        if !self.has_idle_waiters.load(Ordering::Acquire) {
+            return;
+        }
+        let mut lists = self.lists.lock();
+        self.has_idle_waiters.store(false, Ordering::Release);
+        let woken = std::mem::take(&mut lists.for_idle);
+        drop(lists);
+        woken.into_iter().for_each(|(_, waker)| wake(waker));
+    }
+
     pub(in crate::local) fn remove(&self, member: MemberId) {
         let mut lists = self.lists.lock();
         lists.for_events.retain(|waiting| waiting.member != member);
@@ -180,6 +212,7 @@ impl Waiters {
     pub(in crate::local) fn wake_all(&self) {
         self.wake_windows(None);
         self.wake_members();
+        self.wake_idle();
         let (generations, dead_letters) = {
             let mut lists = self.lists.lock();
             (std::mem::take(&mut lists.for_generation), std::mem::take(&mut lists.for_dead_letter))

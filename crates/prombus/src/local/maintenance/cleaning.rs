@@ -66,6 +66,7 @@ impl Maintenance {
             let own = round_state.topics.entry(topic.id).or_default();
             match self.latest.up_to_date(topic.id, &topic.name).await {
                 Ok(map) => {
+                    own.compaction_fault.succeeded();
                     // A tombstone is dropped only after a snapshot was taken that includes the deletion; otherwise the
                     // deleted key would stay in the snapshot topic indefinitely.
                     let drop_to_seq = if settings.has_snapshots() { own.snapshot_to } else { u64::MAX };
@@ -81,7 +82,7 @@ impl Maintenance {
                     compacted_maps.maps.insert(topic.id, map);
                 }
                 Err(ReadError::UnknownTopic(_) | ReadError::Unavailable(_)) => {}
-                Err(error) => own.log_fault_once(&topic.name, "compaction", &error),
+                Err(error) => drop(own.compaction_fault.log_once(&topic.name, "compaction", &error)),
             }
         }
         round_state.cleaning.has_more_tombstones = budget.is_used_up();

@@ -28,10 +28,14 @@ impl Maintenance {
                 own.ages.note(now, engine.last_seq(topic.id), shortest, longest);
             }
             match self.first_kept(topic.id, settings, own).await {
-                Ok(first) if first > engine.retained_from(topic.id).max(1) => firsts.push((topic.id, first)),
-                Ok(_) => {}
+                Ok(first) => {
+                    own.retention_fault.succeeded();
+                    if first > engine.retained_from(topic.id).max(1) {
+                        firsts.push((topic.id, first));
+                    }
+                }
                 Err(ReadError::UnknownTopic(_)) => {}
-                Err(error) => own.log_fault_once(&topic.name, "retention", &error),
+                Err(error) => drop(own.retention_fault.log_once(&topic.name, "retention", &error)),
             }
         }
         let mut is_cut = false;

@@ -39,16 +39,49 @@ pub(super) struct TopicRoundState {
     pub(super) ages: AgeSamples,
     /// The progress of the sweep of old tombstones.
     pub(super) tombstones: TombstoneSweep,
-    /// Whether a failure of retention, compaction or a snapshot was logged for this topic. Further failures are not
-    /// logged until a snapshot of the topic succeeds.
-    pub(super) has_logged_fault: bool,
+    pub(super) retention_fault: FaultNotice,
+    pub(super) compaction_fault: FaultNotice,
+    pub(super) snapshot_fault: FaultNotice,
 }
 
-impl TopicRoundState {
-    pub(super) fn log_fault_once(&mut self, topic: &Topic, what: &str, error: &dyn std::fmt::Display) {
-        if !std::mem::replace(&mut self.has_logged_fault, true) {
-            tracing::error!("{what} of {topic} failed: {error}; it will be retried");
+/// Whether a failure of one job was logged for a topic. Further failures of the job are not logged until it succeeds.
+#[derive(Default)]
+pub(super) struct FaultNotice {
+    is_logged: bool,
+}
+
+impl FaultNotice {
+    /// Logs the failure of a job, unless it was logged before. Returns whether it was logged now.
+    pub(super) fn log_once(&mut self, topic: &Topic, job: &str, error: &dyn std::fmt::Display) -> bool {
+        let is_new = !std::mem::replace(&mut self.is_logged, true);
+        if is_new {
+            tracing::error!("{job} of {topic} failed: {error}; it will be retried");
         }
+        is_new
+    }
+
+    /// The job has succeeded: its next failure is logged.
+    pub(super) fn succeeded(&mut self) {
+        self.is_logged = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_logged_once_for_each_job_until_that_job_succeeds() {
+        let topic = Topic::new("orders").unwrap();
+        let mut state = TopicRoundState::default();
+        assert!(state.retention_fault.log_once(&topic, "retention", &"no"));
+        assert!(!state.retention_fault.log_once(&topic, "retention", &"no"));
+        // The failure and the success of another job change nothing.
+        assert!(state.snapshot_fault.log_once(&topic, "snapshot", &"no"));
+        state.snapshot_fault.succeeded();
+        assert!(!state.retention_fault.log_once(&topic, "retention", &"no"));
+        state.retention_fault.succeeded();
+        assert!(state.retention_fault.log_once(&topic, "retention", &"no"));
     }
 }
 

@@ -42,11 +42,11 @@ impl Maintenance {
                 let last_seq = self.reading.engine.last_seq(topic.id);
                 match snapshot_of(self, &topic.name, snapshots).await {
                     Ok(_) => {
-                        own.has_logged_fault = false;
+                        own.snapshot_fault.succeeded();
                         own.snapshot_to = last_seq;
                     }
                     Err(error) if !self.reading.commits.is_closed() => {
-                        own.log_fault_once(&topic.name, "snapshot", &error);
+                        own.snapshot_fault.log_once(&topic.name, "snapshot", &error);
                     }
                     Err(_) => {}
                 }

@@ -1,13 +1,14 @@
-//! Selects the events that are delivered to a member: those that pass both the group's filter and the member's own
-//! filter.
+//! Selects the events that are delivered to a member: those that are not addressed to another group, and pass both the group's
+//! filter and the member's own filter.
 
 use crate::backend::{EventFilter, EventView};
 use crate::engine::StoredEvent;
-use prombus_protocol::{Body, Filter, Topic};
+use prombus_protocol::{Addressee, Body, Filter, Topic};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The filter of the group, and the member's own filter.
+/// The group, its filter, and the member's own filter.
 pub(super) struct MemberFilter {
+    pub(super) addressee: Addressee,
     pub(super) group: Option<Filter>,
     pub(super) own: Option<EventFilter>,
 }
@@ -17,12 +18,16 @@ impl MemberFilter {
         self.group.is_some() || self.own.is_some()
     }
 
-    /// Whether an event passes both filters. If the member's filter panics, the event counts as passed, so that no
+    /// Whether an event is meant for the group and passes both filters. If the member's filter panics, the event counts as passed, so that no
     /// event is lost.
     #[inline]
     pub(super) fn passes(&self, topic: &Topic, event: &StoredEvent<'_>) -> bool {
+        let body = Body::new(event.body);
+        if body.is_addressed() && body.addressee().is_none_or(|addressee| addressee != self.addressee) {
+            return false;
+        }
         let key = || event.key.and_then(|key| std::str::from_utf8(key).ok());
-        if self.group.as_ref().is_some_and(|filter| !filter.matches(key(), &Body::new(event.body))) {
+        if self.group.as_ref().is_some_and(|filter| !filter.matches(key(), &body)) {
             return false;
         }
         self.own.as_ref().is_none_or(|filter| {

@@ -73,7 +73,12 @@ impl LocalMember {
                 into.clear();
                 continue;
             }
-            self.lease(pull, into);
+            if !self.lease(pull, into) {
+                // The group was paused during the read.
+                self.put_back(pull);
+                into.clear();
+                continue;
+            }
             if !into.is_empty() {
                 return Poll::Ready(Ok(()));
             }
@@ -291,9 +296,12 @@ impl LocalMember {
         Ok(is_pending)
     }
 
-    /// Leases the events that were read.
-    fn lease(&self, pull: &mut Pull, into: &mut DeliveryBatch) {
-        let (last_errors, now, epoch) = self.runtime().act(&self.cell, |core, now| {
+    /// Leases the events that were read. Returns false, and leases nothing, if the group is paused.
+    fn lease(&self, pull: &mut Pull, into: &mut DeliveryBatch) -> bool {
+        let leased = self.runtime().act(&self.cell, |core, now| {
+            if core.machine.is_paused() {
+                return None;
+            }
             let leased = &mut pull.leased;
             leased.clear();
             for &position in &pull.postponed {
@@ -316,9 +324,11 @@ impl LocalMember {
                 let is_valid = core.machine.deliver(self.id, range, read_to, &pull.kept, now, leased);
                 self.report_unreadable(core, range, 0, is_valid, &pull.unreadable, now);
             }
-            (core.machine.last_errors(&pull.leased), now, self.cell.epoch())
+            Some((core.machine.last_errors(&pull.leased), now, self.cell.epoch()))
         });
+        let Some((last_errors, now, epoch)) = leased else { return false };
         into.lease(&pull.leased, last_errors, now, epoch);
+        true
     }
 
     /// Leases the events that were read from several topics, in the order in which they were read.

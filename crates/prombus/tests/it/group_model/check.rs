@@ -39,7 +39,9 @@ pub fn compare(machine: &Group, model: &Model) {
     }
     let is_due = model.events.values().any(|event| matches!(event.place, Place::Due { .. }));
     let is_free = |source| !model.is_held(source) && !model.fresh(source).is_empty();
-    let has_work = is_due || model.sources().any(is_free);
+    assert_eq!(machine.is_paused(), model.is_paused, "the pause of the group");
+    assert!(!machine.is_paused() || !machine.has_work(), "a paused group has no work");
+    let has_work = !model.is_paused && (is_due || model.sources().any(is_free));
     assert!(machine.has_work() || !has_work, "has_work() is false although there are events to lease");
 }
 

@@ -50,6 +50,8 @@ pub struct History {
     pub last_member: MemberId,
     /// A member waits for a lease mark.
     is_mark_awaited: bool,
+    /// Whether the group is paused, according to the newest record.
+    is_paused: bool,
     promises: Promises,
     trail: Vec<String>,
     step_count: u64,
@@ -83,6 +85,7 @@ impl History {
             named: Vec::new(),
             last_member: MemberId(0),
             is_mark_awaited: false,
+            is_paused: false,
             promises: Promises::default(),
             trail: Vec::new(),
             step_count: 0,
@@ -132,6 +135,8 @@ impl History {
         }
         self.model = Model::new(topics, &self.published);
         self.model.side_by_side = self.flavour.side_by_side;
+        self.machine.pause_all(self.is_paused);
+        self.model.is_paused = self.is_paused;
         self.promises.restarted(topics);
         self.pulls.clear();
         self.named.clear();
@@ -339,6 +344,14 @@ impl History {
         self.log_step(format!("pause {member:?} {is_paused}"));
         self.machine.pause(member, is_paused);
         self.model.pause(member, is_paused);
+    }
+
+    /// Pauses or resumes the whole group. The caller of the machine records that, so it survives restarts.
+    pub fn pause_all(&mut self, is_paused: bool) {
+        self.log_step(format!("pause all {is_paused}"));
+        self.is_paused = is_paused;
+        self.machine.pause_all(is_paused);
+        self.model.is_paused = is_paused;
     }
 
     pub fn hold(&mut self, member: MemberId, is_held: bool) {

@@ -137,6 +137,8 @@ pub struct Model {
     pub counters: GroupCounters,
     pub named: Vec<GiveUp>,
     pub put_off: Vec<(Millis, GiveUp)>,
+    /// Whether the whole group is paused.
+    pub is_paused: bool,
     /// How many topics a pull reserves from.
     pub side_by_side: usize,
     last_turn: u64,
@@ -261,7 +263,7 @@ impl Model {
         let member = &self.members[&id];
         let in_flight = self.leased_to(id).len() as u32;
         let room = member.settings.max_in_flight.saturating_sub(in_flight);
-        if member.is_paused { 0 } else { room.min(member.settings.batch_size) }
+        if member.is_paused || self.is_paused { 0 } else { room.min(member.settings.batch_size) }
     }
 
     pub fn next_turn(&mut self) -> u64 {

@@ -23,7 +23,8 @@ impl History {
             540..580 => self.extend_one(),
             580..620 => self.join_one(),
             620..640 => self.remove_one(),
-            640..665 => self.pause_one(),
+            640..655 => self.pause_one(),
+            655..665 => self.pause_or_resume_all(),
             665..685 => self.hold_one(),
             685..695 => self.hold_for_a_while(),
             695..805 => self.pass_time(),
@@ -129,6 +130,11 @@ impl History {
             let is_paused = self.random.chance(35);
             self.pause(member, is_paused);
         }
+    }
+
+    fn pause_or_resume_all(&mut self) {
+        let is_paused = self.random.chance(35);
+        self.pause_all(is_paused);
     }
 
     fn hold_one(&mut self) {
@@ -379,6 +385,7 @@ impl History {
 impl History {
     /// Ends the history. Nothing is lost: one healthy member gets all remaining events and acks them.
     pub fn finish(&mut self) {
+        self.pause_all(false);
         for member in self.model.members.keys().copied().collect::<Vec<_>>() {
             let is_clean = self.random.chance(50);
             self.remove_member(member, is_clean);

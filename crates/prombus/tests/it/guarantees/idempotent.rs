@@ -103,3 +103,23 @@ fn guarantee_8_idempotent_dead_letters() {
     }
     rig.stop();
 }
+
+/// The key of a publish gives the same id in the library as over the wire, where the protocol derives it from the options.
+#[tokio::test]
+async fn an_idempotency_key_gives_the_same_id_in_the_library_and_over_the_wire() {
+    let bus = prombus::Bus::memory();
+    let first = bus.publish("payments", &20).idempotency_key("payment-17").await.expect("it publishes");
+    let wire = r#"{"idempotencyKey": "payment-17"}"#;
+    let wire = prombus::PublishOptions::from_json(wire).expect("valid options");
+    assert_eq!(Some(first.id), wire.id);
+    let again = bus.publish("payments", &20).options(wire).await.expect("it publishes");
+    assert_eq!((again.seq, again.duplicate), (first.seq, true));
+    // A UUID is used as it is.
+    let id = prombus::Uuid::from_u128(17);
+    let own = bus.publish("payments", &21).idempotency_key(id.to_string()).await.expect("it publishes");
+    assert_eq!(own.id, id);
+    for (key, bytes) in [(String::new(), 0), ("k".repeat(256), 256)] {
+        let error = bus.publish("payments", &20).idempotency_key(key).await.expect_err("refused");
+        assert_eq!(error.to_string(), format!("\"idempotencyKey\" of {bytes} bytes: 1 to 255 are allowed"));
+    }
+}

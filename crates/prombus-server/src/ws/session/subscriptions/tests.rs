@@ -2,10 +2,10 @@
 
 use super::super::delivery_rate::DeliveryRate;
 use super::Subscriptions;
-use crate::auth::Authenticator;
 use crate::gateway::Gateway;
+use crate::live::LiveOptions;
 use crate::options::{Rate, ServerOptions};
-use crate::rate_limit::TokenBucket;
+use crate::rate_limit::{DeliveryBucket, TokenBucket};
 use crate::shutdown::Stopping;
 use crate::ws::send_buffer::SendBuffer;
 use parking_lot::Mutex;
@@ -97,9 +97,9 @@ struct Waiting {
 impl Waiting {
     fn new() -> Self {
         let options = ServerOptions::default();
-        let authenticator = Authenticator::new(&options.auth).expect("an empty configuration is valid");
+        let live = LiveOptions::new(&options, None).expect("an empty configuration is valid");
         let (_stop, stopping) = Stopping::new();
-        let gateway = Gateway::new(Arc::clone(Bus::memory().backend()), authenticator, options, stopping);
+        let gateway = Gateway::new(Arc::clone(Bus::memory().backend()), live, options, stopping);
         let spec = GroupSpec {
             subscription: Pattern::new("orders").expect("a good pattern"),
             group: GroupName::new("billing").expect("a good name"),
@@ -113,7 +113,7 @@ impl Waiting {
         let mut subscriptions = Subscriptions::new();
         subscriptions.add(&gateway, &spec, MemberSettings::default(), joined);
         let mut waiting = Self { gateway, subscriptions, member, out: SendBuffer::new(None) };
-        waiting.pull(&mut DeliveryRate::new(None));
+        waiting.pull(&mut DeliveryRate::new(DeliveryBucket::of(None)));
         assert_eq!(waiting.member.calls(), [""; 0]);
         waiting
     }
@@ -130,15 +130,15 @@ fn events_that_are_being_read_go_to_other_members_if_there_is_no_room() {
     it.out.put_binary(&vec![0; most]);
     it.member.wake();
     for _ in 0..3 {
-        it.pull(&mut DeliveryRate::new(None));
+        it.pull(&mut DeliveryRate::new(DeliveryBucket::of(None)));
     }
     assert_eq!(it.member.calls(), ["stop_waiting"], "it is called only once");
     // When there is room, the session pulls again. When the room is used up again, it calls `stop_waiting` once more.
     it.out = SendBuffer::new(None);
-    it.pull(&mut DeliveryRate::new(None));
+    it.pull(&mut DeliveryRate::new(DeliveryBucket::of(None)));
     it.out.put_binary(&vec![0; most]);
     it.member.wake();
-    it.pull(&mut DeliveryRate::new(None));
+    it.pull(&mut DeliveryRate::new(DeliveryBucket::of(None)));
     assert_eq!(it.member.calls(), ["stop_waiting"; 2]);
 }
 
@@ -149,7 +149,7 @@ fn events_that_are_being_read_go_to_other_members_if_the_rate_is_exceeded() {
     let now = crate::clock::steady_ms();
     let mut bucket = TokenBucket::new(Rate { per_second: 0.001, burst: 1.0 }, now);
     bucket.take(1, now);
-    let mut rate = DeliveryRate::new(Some(bucket));
+    let mut rate = DeliveryRate::new(DeliveryBucket::of(Some(bucket)));
     it.pull(&mut rate);
     assert!(rate.paused_until_ms().is_some());
     assert_eq!(it.member.calls(), ["stop_waiting"]);

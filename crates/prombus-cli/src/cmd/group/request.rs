@@ -1,0 +1,43 @@
+//! Requests about one group, and the output of their responses.
+
+use crate::args::GroupName;
+use prombus_client::{Client, ClientError, ErrorCode};
+use serde_json::Value;
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+
+/// The path of a group on the server, or of an action on it.
+pub(super) fn path(group: &GroupName, action: Option<&str>, query: &[(&str, &str)]) -> String {
+    let mut segments = vec!["groups", group.topic.as_str(), group.group.as_str()];
+    segments.extend(action);
+    Client::path(&segments, query)
+}
+
+/// Names the group in the error if the server does not know it.
+pub(super) fn known<T>(
+    client: &Client,
+    group: &GroupName,
+    answer: Result<T, ClientError>,
+) -> anyhow::Result<T> {
+    match answer {
+        Err(ClientError::Refused { status: Some(404), code: ErrorCode::NotFound, .. }) => {
+            anyhow::bail!(
+                "no group {:?} on {:?} at {}; `prombus group list` lists all groups",
+                group.group,
+                group.topic,
+                client.address()
+            )
+        }
+        answer => Ok(answer?),
+    }
+}
+
+/// Prints the server's response, or a text for people.
+pub(super) fn print(json: bool, answer: &Value, text: &str) -> anyhow::Result<ExitCode> {
+    if json {
+        writeln!(stdout(), "{answer}")?;
+    } else {
+        writeln!(stdout(), "{text}")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,245 @@
+//! `prombus pub`: publishes an event, or one event per line of standard input.
+//!
+//! A thread reads lines and passes on those that have arrived, so that a line is published at once when the next one takes time, and
+//! many lines are in flight when the input is fast. Chunks are sent one after the other: when a bad line is reported, all lines
+//! before it are on the server's disk.
+
+mod lines;
+
+use super::rate_limiter::RateLimiter;
+use super::serve::stop_signals::{Signals, Stop};
+use super::{progress, server_client};
+use crate::args::PubArgs;
+use crate::messages::{one_line, print_error};
+use anyhow::{Context, bail};
+use indicatif::ProgressBar;
+use lines::{Input, Payloads};
+use prombus_client::{Client, PublishOptions, Published, Publisher, Record, Setback};
+use serde::Serialize;
+use std::io::{BufWriter, IsTerminal, Write, stderr, stdin, stdout};
+use std::process::ExitCode;
+use std::time::Instant;
+use tokio::sync::mpsc;
+
+/// The exit code for wrong arguments; the same as clap's.
+const BAD_ARGUMENTS: u8 = 2;
+/// Chunks that are read ahead.
+const READ_AHEAD: usize = 2;
+const PROGRESS: &str = "{spinner} {human_pos} events, {msg}{per_sec}";
+
+/// The answer to a publish, as `--json` prints it.
+#[derive(Serialize)]
+struct Answer {
+    id: String,
+    seq: u64,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    duplicate: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When the server refuses the event or cannot be reached.
+pub fn run(args: &PubArgs) -> anyhow::Result<ExitCode> {
+    let options = match check(args) {
+        Ok(options) => options,
+        Err(error) => {
+            print_error(&one_line(&error));
+            return Ok(ExitCode::from(BAD_ARGUMENTS));
+        }
+    };
+    let payloads = Payloads { topic: args.topic.clone(), is_text: args.text, options };
+    let payload = args.payload.as_deref().filter(|payload| *payload != "-");
+    match payload {
+        Some(payload) => {
+            let record = match payloads.record(payload.as_bytes()) {
+                Ok(record) => record,
+                Err(why) => {
+                    print_error(&format!(
+                        "the payload is {why}; publish a text with --text, or quote it as JSON: '\"hello\"'"
+                    ));
+                    return Ok(ExitCode::from(BAD_ARGUMENTS));
+                }
+            };
+            server_client::block_on(publish_one(args, record))
+        }
+        None => server_client::block_on(publish_lines(args, payloads)),
+    }
+}
+
+/// Checks the arguments; returns the options of every event.
+fn check(args: &PubArgs) -> anyhow::Result<PublishOptions> {
+    prombus_protocol::check_topic(&args.topic)?;
+    if args.payload.is_none() && stdin().is_terminal() {
+        bail!(
+            "no payload; `prombus pub {0} '{{\"a\": 1}}'` publishes one, `prombus pub {0} -` reads one per line",
+            args.topic
+        );
+    }
+    if args.id.is_some() && args.payload.as_deref().is_none_or(|payload| payload == "-") {
+        bail!("--id needs a payload as an argument: each line of standard input is an event of its own");
+    }
+    let options = PublishOptions {
+        id: args.id,
+        key: args.key.clone(),
+        headers: args.headers.iter().cloned().collect(),
+        tags: args.tags.clone(),
+        ..PublishOptions::default()
+    };
+    options.check()?;
+    Ok(options)
+}
+
+/// A publisher that reports waits.
+fn publisher(client: Client, bar: &ProgressBar) -> Publisher {
+    let bar = bar.clone();
+    Publisher::new(client).on_setback(move |setback| match setback {
+        Setback::RateLimited => bar.set_message("waiting for a rate limit, "),
+        Setback::Unavailable(why) => bar.suspend(|| print_error(&format!("{why}; retrying"))),
+    })
+}
+
+async fn publish_one(args: &PubArgs, record: Record) -> anyhow::Result<ExitCode> {
+    let client = server_client::client(&args.server)?;
+    // An unreachable server is reported at once.
+    client.open().await?;
+    let mut publisher = publisher(client, &ProgressBar::hidden());
+    let outcome = publisher.publish(&mut [record]).await?.pop();
+    let published = outcome.context("the server did not answer")??;
+    let Published { id, seq, duplicate } = published;
+    let mut out = stdout();
+    if args.json {
+        writeln!(out, "{}", json_of(&published)?)?;
+    } else if !out.is_terminal() {
+        writeln!(out, "{id} {seq}")?;
+    } else if duplicate {
+        writeln!(out, "{id} is already event {seq} of {}; nothing was added", args.topic)?;
+    } else {
+        writeln!(out, "{id} is event {seq} of {}", args.topic)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn json_of(published: &Published) -> anyhow::Result<String> {
+    let Published { id, seq, duplicate } = *published;
+    Ok(serde_json::to_string(&Answer { id: id.to_string(), seq, duplicate })?)
+}
+
+async fn publish_lines(args: &PubArgs, payloads: Payloads) -> anyhow::Result<ExitCode> {
+    let client = server_client::client(&args.server)?;
+    client.open().await?;
+    let mut signals = Signals::install()?;
+    let bar = progress::bar(0, PROGRESS);
+    let (chunks, mut input) = mpsc::channel(READ_AHEAD);
+    std::thread::spawn(move || lines::read(stdin(), &payloads, &chunks));
+    let mut sender = Sender {
+        publisher: publisher(client, &bar),
+        rate: RateLimiter::new(args.rate),
+        bar,
+        prints_json: args.json,
+        published: 0,
+    };
+    let started = Instant::now();
+    let ended = sender.send_all(&mut input, &mut signals).await;
+    sender.bar.finish_and_clear();
+    let (published, seconds) = (sender.published, started.elapsed().as_secs_f64());
+    // A closed stderr leaves nowhere to report to.
+    let _ = writeln!(stderr(), "{published} events published to {} in {seconds:.1} s", args.topic);
+    Ok(match ended? {
+        Some(stop) => ExitCode::from(u8::try_from(stop.exit_code()).unwrap_or(1)),
+        None => ExitCode::SUCCESS,
+    })
+}
+
+/// Sends the lines of standard input.
+struct Sender {
+    publisher: Publisher,
+    rate: RateLimiter,
+    bar: ProgressBar,
+    prints_json: bool,
+    /// Events that are on the server's disk.
+    published: u64,
+}
+
+impl Sender {
+    /// Sends all input. Returns the signal that ended it early.
+    async fn send_all(
+        &mut self,
+        input: &mut mpsc::Receiver<Input>,
+        signals: &mut Signals,
+    ) -> anyhow::Result<Option<Stop>> {
+        loop {
+            let next = tokio::select! {
+                biased;
+                stop = signals.next() => return Ok(Some(stop)),
+                next = input.recv() => next,
+            };
+            let chunk = match next {
+                None => return Ok(None),
+                Some(Input::Chunk(chunk)) => chunk,
+                Some(Input::Bad { line, why }) => {
+                    bail!("line {line}: {why}; all lines before it are published")
+                }
+                Some(Input::Broken(error)) => return Err(error),
+            };
+            let mut lines = chunk.lines;
+            while !lines.is_empty() {
+                let count = self.rate.chunk_size(lines.len()).min(lines.len());
+                let rest = lines.split_off(count);
+                tokio::select! {
+                    biased;
+                    stop = signals.next() => return Ok(Some(stop)),
+                    () = self.rate.wait(count) => {}
+                }
+                if let Some(stop) = send_or_stop(self.send(lines), signals).await? {
+                    return Ok(Some(stop));
+                }
+                lines = rest;
+            }
+        }
+    }
+
+    async fn send(&mut self, lines: Vec<(u64, Record)>) -> anyhow::Result<()> {
+        let (numbers, mut records): (Vec<u64>, Vec<Record>) = lines.into_iter().unzip();
+        let outcomes = self.publisher.publish(&mut records).await?;
+        let mut out = BufWriter::new(stdout());
+        let mut refused = None;
+        for (line, outcome) in numbers.into_iter().zip(outcomes) {
+            match outcome {
+                Ok(published) => {
+                    self.published += 1;
+                    if self.prints_json {
+                        writeln!(out, "{}", json_of(&published)?)?;
+                    }
+                }
+                Err(error) => {
+                    refused.get_or_insert_with(|| anyhow::anyhow!("line {line}: {error}"));
+                }
+            }
+        }
+        out.flush()?;
+        self.bar.set_message("");
+        self.bar.set_position(self.published);
+        refused.map_or(Ok(()), Err)
+    }
+}
+
+/// Waits for the answers of a chunk, also after a signal, so that the summary is true. A second signal does not wait. Returns the
+/// signal, if there was one.
+async fn send_or_stop(
+    sending: impl Future<Output = anyhow::Result<()>>,
+    signals: &mut Signals,
+) -> anyhow::Result<Option<Stop>> {
+    let mut sending = std::pin::pin!(sending);
+    let mut stop = None;
+    loop {
+        tokio::select! {
+            sent = &mut sending => return sent.map(|()| stop),
+            signal = signals.next() => {
+                if stop.replace(signal).is_some() {
+                    return Ok(stop);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Warns of a certificate that has expired or expires soon: at the start, at each reload, and once a day.
+
+use crate::time;
+use prombus_server::{Certificate, ReloadHandle};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A certificate that expires within this time is reported.
+const SOON_MS: i64 = 14 * DAY_MS;
+const DAY_MS: i64 = 24 * 3_600_000;
+
+/// Warns now and once a day.
+pub fn watch(handle: ReloadHandle) {
+    warn(&handle);
+    tokio::spawn(async move {
+        let day = Duration::from_millis(DAY_MS.unsigned_abs());
+        loop {
+            tokio::time::sleep(day).await;
+            warn(&handle);
+        }
+    });
+}
+
+/// Warns if the current certificate has expired or expires soon.
+pub fn warn(handle: &ReloadHandle) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now_ms = i64::try_from(now.as_millis()).unwrap_or(i64::MAX);
+    if let Some(line) = handle.certificate().and_then(|certificate| warning(&certificate, now_ms)) {
+        tracing::warn!("{line}");
+    }
+}
+
+fn warning(certificate: &Certificate, now_ms: i64) -> Option<String> {
+    let expires_ms = certificate.expires_ms?;
+    let left_ms = expires_ms.saturating_sub(now_ms);
+    let (file, at) = (certificate.file.display(), time::text(expires_ms));
+    let how = "replace the files and send SIGHUP to the server";
+    if left_ms <= 0 {
+        Some(format!("the TLS certificate {file} expired at {at}: {how}"))
+    } else if left_ms <= SOON_MS {
+        let days = left_ms / DAY_MS;
+        Some(format!("the TLS certificate {file} expires at {at}, in {days} days: {how}"))
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_reported_from_14_days_before_it_expires() {
+        let expires_ms = 1_804_118_400_000;
+        let certificate =
+            Certificate { file: "cert.pem".into(), expires_ms: Some(expires_ms), hash: [0; 32] };
+        let line = |left_ms| warning(&certificate, expires_ms - left_ms);
+        assert_eq!(line(SOON_MS + 1), None);
+        let soon = line(SOON_MS).expect("a warning");
+        assert!(
+            soon.contains("cert.pem expires at 2027-03-04T00:00:00") && soon.contains("in 14 days"),
+            "{soon}"
+        );
+        assert!(line(0).expect("a warning").contains("cert.pem expired at 2027-03-04"));
+        assert_eq!(warning(&Certificate { expires_ms: None, ..certificate }, i64::MAX), None);
+    }
+}

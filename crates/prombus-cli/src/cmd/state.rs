@@ -1,0 +1,129 @@
+//! `prombus state`: the newest event of each key of a topic, and its changes.
+
+mod follow;
+mod print;
+
+use super::server_client;
+use crate::args::StateArgs;
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use follow::{Changes, Position};
+use print::{Printer, put_line, row};
+use prombus_client::{Client, ClientError, EventRecord};
+use serde::Deserialize;
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+
+/// Runs the command.
+///
+/// # Errors
+/// When the server refuses the request or cannot be reached, or when the topic does not have the key.
+pub fn run(args: &StateArgs) -> anyhow::Result<ExitCode> {
+    server_client::block_on(async {
+        let client = server_client::client(&args.server)?;
+        match &args.key {
+            Some(key) => one(&client, args, key).await,
+            None => all(&client, args).await,
+        }
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The state of all keys.
+async fn all(client: &Client, args: &StateArgs) -> anyhow::Result<()> {
+    let at = args.at.map(|at| at.to_string());
+    let mut query = vec![("ndjson", "1")];
+    query.extend(at.as_deref().map(|at| ("at", at)));
+    let mut lines = client.lines(&Client::path(&["state", &args.topic], &query)).await?;
+    let position = match (lines.header("x-position-id"), lines.header("x-position-seq")) {
+        (Some(id), Some(seq)) => {
+            Position { id: Some(id.to_owned()), seq: seq.parse().context("x-position-seq")? }
+        }
+        _ => Position::default(),
+    };
+    let (mut rows, mut is_empty) = (Vec::new(), true);
+    while let Some(line) = lines.next().await? {
+        is_empty = false;
+        if args.json {
+            put_line(&line)?;
+        } else {
+            rows.push(row(&parsed(&line)?));
+        }
+    }
+    if is_empty && !args.follow {
+        // The state of an unknown topic is empty.
+        server_client::known_topic(client, &args.topic).await?;
+        if !args.json {
+            writeln!(stdout(), "no keys")?;
+        }
+        return Ok(());
+    }
+    let printer = Printer::new(args.json, &rows);
+    printer.table(rows)?;
+    if args.follow {
+        return follow(client, args, position, 0, &printer).await;
+    }
+    Ok(())
+}
+
+/// The state of one key.
+async fn one(client: &Client, args: &StateArgs, key: &str) -> anyhow::Result<()> {
+    // The position is read before the state of the key: a change of the key after it is in the state or is followed.
+    let position = if args.follow { topic_position(client, &args.topic).await? } else { Position::default() };
+    let at = args.at.map(|at| at.to_string());
+    let mut query = vec![("key", key)];
+    query.extend(at.as_deref().map(|at| ("at", at)));
+    let found = match client.lines(&Client::path(&["state", &args.topic], &query)).await {
+        Ok(mut lines) => lines.next().await?,
+        Err(ClientError::Refused { status: Some(404), .. }) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let printer = Printer::new(args.json, &[]);
+    let Some(line) = found else {
+        if args.follow {
+            return follow(client, args, position, 0, &printer).await;
+        }
+        server_client::known_topic(client, &args.topic).await?;
+        bail!("{} has no key {key:?}", args.topic);
+    };
+    let event = parsed(&line)?;
+    if args.follow {
+        printer.change(&line, &event)?;
+        return follow(client, args, position, event.seq, &printer).await;
+    }
+    if args.json { put_line(&line) } else { put_line(event.payload.get().as_bytes()) }
+}
+
+/// Prints the changes after a position, until interrupted. Changes up to `known_seq` are printed already.
+async fn follow(
+    client: &Client,
+    args: &StateArgs,
+    position: Position,
+    known_seq: u64,
+    printer: &Printer,
+) -> anyhow::Result<()> {
+    let known_seq = known_seq.max(position.seq);
+    let mut changes = Changes::new(client, &args.topic, args.key.as_deref(), position);
+    loop {
+        let line = changes.next().await?;
+        let event = parsed(&line)?;
+        // Events without a key are not part of the state.
+        if event.key.is_some() && event.seq > known_seq {
+            printer.change(&line, &event)?;
+        }
+    }
+}
+
+/// The position of the newest event of a topic.
+async fn topic_position(client: &Client, topic: &str) -> anyhow::Result<Position> {
+    #[derive(Deserialize)]
+    struct Page {
+        position: Option<Position>,
+    }
+    let page: Page = client.get_json(&Client::path(&["state", topic], &[("limit", "1")])).await?;
+    Ok(page.position.unwrap_or_default())
+}
+
+fn parsed(line: &Bytes) -> anyhow::Result<EventRecord> {
+    serde_json::from_slice(line).context("the server sent an invalid event")
+}

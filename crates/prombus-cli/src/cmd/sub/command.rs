@@ -1,0 +1,182 @@
+//! The command of `prombus sub --exec`: its process, environment and result.
+
+use super::reason::{EX_DATAERR, of_exit, of_timeout};
+use super::stderr_tail::StderrTail;
+use anyhow::Context;
+use prombus_client::EventRecord;
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::io::ErrorKind;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::process::{Child, ChildStdin};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+/// How long a command may take to end after SIGTERM, before it is killed.
+const TERMINATE_TIME: Duration = Duration::from_secs(5);
+/// How long the rest of standard error may take after the end of the command. A process that the command started in the background
+/// may keep it open.
+const STDERR_TIME: Duration = Duration::from_millis(200);
+
+/// A shell command that handles events.
+pub struct Command {
+    /// The text for `sh -c`.
+    pub text: String,
+    /// A command that runs longer is stopped.
+    pub timeout: Option<Duration>,
+}
+
+/// How a run ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Finished {
+    Verdict(Verdict),
+    /// The worker killed it; the event has no result.
+    Killed,
+}
+
+/// What happens to the event.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Ack,
+    Nack {
+        reason: String,
+    },
+    /// The event becomes a dead letter at once.
+    GiveUp {
+        reason: String,
+    },
+}
+
+/// Why the wait for a command ended.
+enum Waited {
+    Ended(ExitStatus),
+    TimedOut(Duration),
+    Killed,
+}
+
+impl Command {
+    /// Runs the command for an event.
+    ///
+    /// # Errors
+    /// When the process cannot be started.
+    pub async fn run(
+        &self,
+        event: &EventRecord,
+        attempt: u32,
+        kill: &mut watch::Receiver<bool>,
+    ) -> anyhow::Result<Finished> {
+        let mut child = match self.spawn(event, attempt) {
+            Ok(child) => child,
+            // The event is the cause, so it must not stop the worker.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::ArgumentListTooLong) =>
+            {
+                let reason = format!("the event does not fit into the environment of a command: {error}");
+                return Ok(Finished::Verdict(Verdict::GiveUp { reason }));
+            }
+            Err(error) => return Err(error).context("cannot start sh"),
+        };
+        let stderr = StderrTail::forward(child.stderr.take());
+        let feeding = tokio::spawn(feed(child.stdin.take(), format!("{}\n", event.payload.get())));
+        let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        let waited = self.wait(&mut child, kill).await.context("cannot wait for a command")?;
+        let verdict = match waited {
+            Waited::Ended(status) => {
+                let stderr = stderr.text(STDERR_TIME).await;
+                Finished::Verdict(verdict_of(status, &stderr))
+            }
+            Waited::TimedOut(limit) => {
+                stop(&mut child, group, kill).await;
+                let stderr = stderr.text(STDERR_TIME).await;
+                let reason = of_timeout(limit, &stderr);
+                Finished::Verdict(Verdict::Nack { reason })
+            }
+            Waited::Killed => {
+                signal(group, Signal::KILL);
+                let _ = child.wait().await;
+                Finished::Killed
+            }
+        };
+        feeding.abort();
+        Ok(verdict)
+    }
+
+    /// Starts the process. It is the leader of a process group of its own: a Ctrl-C on the terminal stops prombus, which then waits
+    /// for the command, and a kill reaches all its processes.
+    fn spawn(&self, event: &EventRecord, attempt: u32) -> std::io::Result<Child> {
+        let mut command = tokio::process::Command::new("sh");
+        command
+            .args(["-c", &self.text])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::inherit())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true)
+            .env("EVENT_ID", event.id.to_string())
+            .env("EVENT_TOPIC", event.topic.as_str())
+            .env("EVENT_SEQ", event.seq.to_string())
+            .env("EVENT_ATTEMPT", attempt.to_string())
+            .env("EVENT_HEADERS", serde_json::to_string(&event.headers)?);
+        match &event.key {
+            Some(key) => command.env("EVENT_KEY", key),
+            None => command.env_remove("EVENT_KEY"),
+        };
+        command.spawn()
+    }
+
+    async fn wait(&self, child: &mut Child, kill: &mut watch::Receiver<bool>) -> std::io::Result<Waited> {
+        let limit = self.timeout;
+        let time = async {
+            match limit {
+                Some(limit) => {
+                    sleep(limit).await;
+                    limit
+                }
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            status = child.wait() => Ok(Waited::Ended(status?)),
+            _ = kill.wait_for(|is_killed| *is_killed) => Ok(Waited::Killed),
+            limit = time => Ok(Waited::TimedOut(limit)),
+        }
+    }
+}
+
+/// Ends a command that ran too long: SIGTERM, then SIGKILL.
+async fn stop(child: &mut Child, group: Option<Pid>, kill: &mut watch::Receiver<bool>) {
+    signal(group, Signal::TERM);
+    let is_over = tokio::select! {
+        ended = timeout(TERMINATE_TIME, child.wait()) => ended.is_ok(),
+        _ = kill.wait_for(|is_killed| *is_killed) => false,
+    };
+    if !is_over {
+        signal(group, Signal::KILL);
+        let _ = child.wait().await;
+    }
+}
+
+/// Signals all processes of a command that was not waited for yet.
+fn signal(group: Option<Pid>, signal: Signal) {
+    if let Some(group) = group {
+        // An error means that it has ended.
+        let _ = kill_process_group(group, signal);
+    }
+}
+
+/// Writes the payload. A command need not read it: a closed pipe is not an error.
+async fn feed(stdin: Option<ChildStdin>, payload: String) {
+    if let Some(mut stdin) = stdin {
+        let _ = stdin.write_all(payload.as_bytes()).await;
+    }
+}
+
+fn verdict_of(status: ExitStatus, stderr: &str) -> Verdict {
+    match status.code() {
+        Some(0) => Verdict::Ack,
+        Some(EX_DATAERR) => Verdict::GiveUp { reason: of_exit(status, stderr) },
+        _ => Verdict::Nack { reason: of_exit(status, stderr) },
+    }
+}

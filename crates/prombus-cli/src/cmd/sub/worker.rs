@@ -1,0 +1,160 @@
+//! `prombus sub --exec`: runs a command for each event, several at the same time, and settles the events by the results.
+
+use super::command::{Command, Finished, Verdict};
+use super::leave::leave;
+use crate::args::SubArgs;
+use crate::cmd::serve::stop_signals::{Signals, Stop};
+use crate::messages::print_error;
+use anyhow::Context;
+use prombus_client::{ClientError, Delivery, Settled, Subscription};
+use std::sync::Arc;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// The state of a worker.
+struct Worker {
+    subscription: Subscription,
+    command: Arc<Command>,
+    running: JoinSet<anyhow::Result<()>>,
+    /// Set to true to kill the running commands.
+    kill: watch::Sender<bool>,
+    /// How many more events are taken; `None` is unlimited.
+    left: Option<u64>,
+    is_taking: bool,
+    /// The first signal.
+    stop: Option<Stop>,
+    /// Why the worker ends, if it is not a signal or the limit.
+    failure: Option<anyhow::Error>,
+    /// Whether the server has ended the subscription.
+    is_refused: bool,
+}
+
+/// Runs commands until `--limit` is reached or a signal arrives. Returns the signal.
+pub async fn run(
+    args: &SubArgs,
+    subscription: Subscription,
+    signals: &mut Signals,
+) -> anyhow::Result<Option<Stop>> {
+    let text = args.exec.clone().unwrap_or_default();
+    let mut worker = Worker {
+        subscription,
+        command: Arc::new(Command { text, timeout: args.timeout }),
+        running: JoinSet::new(),
+        kill: watch::Sender::new(false),
+        left: args.limit,
+        is_taking: true,
+        stop: None,
+        failure: None,
+        is_refused: false,
+    };
+    worker.run(args.concurrency as usize, signals).await;
+    let Worker { subscription, stop, failure, is_refused, .. } = worker;
+    if !is_refused {
+        leave(subscription, signals).await;
+    }
+    failure.map_or(Ok(stop), Err)
+}
+
+impl Worker {
+    async fn run(&mut self, concurrency: usize, signals: &mut Signals) {
+        while self.is_taking || !self.running.is_empty() {
+            let has_room = self.is_taking && self.running.len() < concurrency;
+            tokio::select! {
+                biased;
+                signal = signals.next() => self.signalled(signal),
+                Some(done) = self.running.join_next() => {
+                    if let Err(error) = done.context("a task failed").flatten() {
+                        self.failure.get_or_insert(error);
+                        self.stop_taking();
+                    }
+                }
+                next = self.subscription.next(), if has_room => match next {
+                    Some(Ok(delivery)) => self.start(delivery),
+                    Some(Err(error)) => {
+                        self.failure.get_or_insert(error.into());
+                        self.is_refused = true;
+                        self.is_taking = false;
+                    }
+                    None => self.is_taking = false,
+                },
+            }
+        }
+    }
+
+    fn start(&mut self, delivery: Delivery) {
+        let command = Arc::clone(&self.command);
+        self.running.spawn(handle(command, delivery, self.kill.subscribe()));
+        if let Some(left) = &mut self.left {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                self.stop_taking();
+            }
+        }
+    }
+
+    fn signalled(&mut self, signal: Stop) {
+        if self.stop.is_some() {
+            self.kill.send_replace(true);
+            return;
+        }
+        self.stop = Some(signal);
+        self.stop_taking();
+        if !self.running.is_empty() {
+            let count = self.running.len();
+            print_error(&format!(
+                "{signal}: waiting for {count} running commands; a second signal kills them"
+            ));
+        }
+    }
+
+    fn stop_taking(&mut self) {
+        self.is_taking = false;
+        self.subscription.pause();
+    }
+}
+
+/// Runs the command for an event and settles the event.
+async fn handle(
+    command: Arc<Command>,
+    delivery: Delivery,
+    mut kill: watch::Receiver<bool>,
+) -> anyhow::Result<()> {
+    let attempt = delivery.context.attempt;
+    // If the command cannot be started, or was killed, the event is released without a result.
+    let Finished::Verdict(verdict) = command.run(&delivery.event, attempt, &mut kill).await? else {
+        return Ok(());
+    };
+    let event = format!("event {} of {}", delivery.event.seq, delivery.event.topic);
+    let settled = tokio::select! {
+        settled = settle(delivery, verdict, &event) => settled,
+        // The worker does not wait for a server that does not respond.
+        _ = kill.wait_for(|is_killed| *is_killed) => return Ok(()),
+    };
+    match settled {
+        Ok(Settled { stale: false }) => {}
+        Ok(Settled { stale: true }) => {
+            print_error(&format!("{event}: the lease ended before the command; the result has no effect"));
+        }
+        Err(error @ ClientError::Lost { .. }) => print_error(&format!("{event}: {error}")),
+        Err(error) => print_error(&format!("{event}: the result was refused: {error}")),
+    }
+    Ok(())
+}
+
+/// Sends the result, and reports a failure.
+async fn settle(delivery: Delivery, verdict: Verdict, event: &str) -> Result<Settled, ClientError> {
+    let last_line = |reason: &str| reason.lines().last().unwrap_or_default().to_owned();
+    let (attempt, max_attempts) = (delivery.context.attempt, delivery.context.max_attempts);
+    match verdict {
+        Verdict::Ack => delivery.ack().await,
+        Verdict::Nack { reason } => {
+            let why = last_line(&reason);
+            print_error(&format!("{event} failed, attempt {attempt} of {max_attempts}: {why}"));
+            delivery.nack(&reason).await
+        }
+        Verdict::GiveUp { reason } => {
+            print_error(&format!("{event} is given up: {}", last_line(&reason)));
+            delivery.give_up(&reason).await
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! `--follow`: the newest events, then new ones, without a gap and without repetitions.
+//!
+//! The stream of new events is opened first, between two lists of topics, so no event is missed. Each topic is printed up to the
+//! `last_seq` of the second list. Events that were published between the lists can be in the stream, too: these are skipped there.
+
+use super::newest;
+use super::selection::{lines_of, topics_of};
+use crate::args::{TailArgs, filter};
+use crate::cmd::event_printer::EventPrinter;
+use crate::cmd::server_client::{self, TopicView};
+use crate::messages::print_error;
+use prombus_client::{Client, EventRecord, Follow, Start};
+use prombus_protocol::Pattern;
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+
+/// Prints events until the command is interrupted.
+pub async fn run(
+    args: &TailArgs,
+    client: &Client,
+    pattern: &Pattern,
+    printer: &mut EventPrinter,
+) -> anyhow::Result<()> {
+    let open = async |start| client.follow(&args.topic, start, filter::for_server(&args.filters)).await;
+    let Some(lines) = lines_of(args) else {
+        let stream = open(args.since.map_or(Start::Earliest, Start::Ts)).await?;
+        return print_new(args, stream, Printed::default(), printer).await;
+    };
+    let before = topics(client, pattern).await?;
+    let stream = open(Start::Latest).await?;
+    let after = topics(client, pattern).await?;
+    if after.is_empty() && printer.is_for_people() {
+        print_error(&format!("{} has no events yet; waiting for the first one", args.topic));
+    }
+    newest::print(args, client, &after, lines, printer).await?;
+    printer.flush()?;
+    print_new(args, stream, Printed::between(&before, &after), printer).await
+}
+
+async fn print_new(
+    args: &TailArgs,
+    stream: Follow,
+    mut printed: Printed,
+    printer: &mut EventPrinter,
+) -> anyhow::Result<()> {
+    let mut stream = stream.on_lost(|error| print_error(&format!("{error}; reconnecting")));
+    loop {
+        let found = stream.next().await?;
+        // The stream of a pattern starts at a commit time, and publishers choose `ts`.
+        let is_since = args.since.is_none_or(|since| found.event.ts >= since);
+        if !printed.contains(&found.event) && is_since && filter::matches(&args.filters, &found.event) {
+            printer.print(&found.event, &found.json, 1)?;
+            printer.flush()?;
+        }
+    }
+}
+
+/// The topics of a pattern. A topic that does not exist yet can be followed.
+async fn topics(client: &Client, pattern: &Pattern) -> anyhow::Result<Vec<TopicView>> {
+    match pattern.as_topic() {
+        Some(topic) => Ok(server_client::topic(client, topic.as_str()).await?.into_iter().collect()),
+        None => topics_of(client, pattern).await,
+    }
+}
+
+/// The events that were published between two lists of topics.
+#[derive(Debug, Default)]
+struct Printed(HashMap<String, RangeInclusive<u64>>);
+
+impl Printed {
+    fn between(before: &[TopicView], after: &[TopicView]) -> Self {
+        let before: HashMap<&str, u64> =
+            before.iter().map(|topic| (topic.topic.as_str(), topic.last_seq)).collect();
+        let ranges = after.iter().map(|topic| {
+            let first = before.get(topic.topic.as_str()).map_or(1, |last_seq| last_seq + 1);
+            (topic.topic.clone(), first..=topic.last_seq)
+        });
+        Self(ranges.filter(|(_, seqs)| !seqs.is_empty()).collect())
+    }
+
+    /// Whether the event was printed. Each topic is forgotten with its first event that was not: a topic that is deleted and created
+    /// again has the same seqs a second time.
+    fn contains(&mut self, event: &EventRecord) -> bool {
+        let Some(seqs) = self.0.get(event.topic.as_str()) else { return false };
+        let is_printed = seqs.contains(&event.seq);
+        if !is_printed {
+            self.0.remove(event.topic.as_str());
+        }
+        is_printed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(topics: &[(&str, u64)]) -> Vec<TopicView> {
+        let view = |(topic, last_seq): &(&str, u64)| TopicView {
+            topic: (*topic).to_owned(),
+            last_seq: *last_seq,
+            ..TopicView::default()
+        };
+        topics.iter().map(view).collect()
+    }
+
+    #[test]
+    fn only_events_between_the_lists_are_skipped() {
+        let mut printed = Printed::between(
+            &list(&[("quiet", 5), ("busy", 7)]),
+            &list(&[("quiet", 5), ("busy", 9), ("new", 2)]),
+        );
+        let mut contains = |topic: &str, seq: u64| {
+            let json = format!(
+                r#"{{"id":"0196f1d0-0000-7000-8000-000000000001","seq":{seq},"ts":1,"topic":"{topic}","payload":1}}"#
+            );
+            printed.contains(&serde_json::from_str(&json).unwrap())
+        };
+        assert!(!contains("quiet", 5) && !contains("quiet", 6) && !contains("later", 1));
+        assert!(contains("busy", 8) && contains("busy", 9) && contains("new", 1) && contains("new", 2));
+        assert!(!contains("busy", 10), "a new event");
+        assert!(!contains("busy", 8), "of a topic that was created again");
+    }
+}

@@ -1,0 +1,95 @@
+//! The newest events of one or several topics.
+
+use crate::args::TailArgs;
+use crate::args::filter::{self, Condition};
+use crate::cmd::event_printer::EventPrinter;
+use crate::cmd::server_client::TopicView;
+use prombus_client::{Client, ClientError, HistoryEvent, HistoryQuery};
+use std::collections::VecDeque;
+use tokio::task::JoinSet;
+
+/// How many topics are read at the same time.
+const READERS: usize = 8;
+
+/// Which events of each topic are wanted.
+#[derive(Clone)]
+struct Wanted {
+    lines: u64,
+    since: Option<i64>,
+    filters: Vec<Condition>,
+}
+
+/// An event with its place among the events of all topics.
+struct Placed {
+    /// The latest `ts` of this event and the events of its topic before it: publishers choose `ts`, and the events of a topic must
+    /// stay in the order of their seqs.
+    order_ts: i64,
+    found: HistoryEvent,
+}
+
+/// Prints the newest `lines` events of the topics, up to the `last_seq` of each. Returns the number of printed events.
+pub async fn print(
+    args: &TailArgs,
+    client: &Client,
+    topics: &[TopicView],
+    lines: u64,
+    printer: &mut EventPrinter,
+) -> anyhow::Result<u64> {
+    if lines == 0 {
+        return Ok(0);
+    }
+    let wanted = Wanted { lines, since: args.since, filters: args.filters.clone() };
+    let mut readers = JoinSet::new();
+    let mut left = topics.iter().filter(|topic| topic.count > 0);
+    let mut newest: Vec<Placed> = Vec::new();
+    loop {
+        while readers.len() < READERS
+            && let Some(topic) = left.next()
+        {
+            readers.spawn(newest_of(client.clone(), topic.topic.clone(), topic.last_seq, wanted.clone()));
+        }
+        let Some(read) = readers.join_next().await else { break };
+        newest.extend(read??);
+        newest.sort_by(|one, other| one.place().cmp(&other.place()));
+        let surplus = newest.len().saturating_sub(usize::try_from(lines).unwrap_or(usize::MAX));
+        newest.drain(..surplus);
+    }
+    newest.iter().for_each(|it| printer.fit_topic(it.found.event.topic.as_str()));
+    for Placed { found, .. } in &newest {
+        printer.print(&found.event, &found.json, 1)?;
+    }
+    Ok(newest.len() as u64)
+}
+
+impl Placed {
+    fn place(&self) -> (i64, &str, u64) {
+        (self.order_ts, self.found.event.topic.as_str(), self.found.event.seq)
+    }
+}
+
+/// The newest events of one topic, in seq order.
+async fn newest_of(
+    client: Client,
+    topic: String,
+    to_seq: u64,
+    wanted: Wanted,
+) -> Result<Vec<Placed>, ClientError> {
+    let Wanted { lines, since, filters } = wanted;
+    // If the server cannot check all conditions, it cannot count the events that match: read everything.
+    let last = filter::is_for_server(&filters).then_some(lines);
+    let query = HistoryQuery { from_ts: since, to_seq: Some(to_seq), last, ..HistoryQuery::default() };
+    let mut history = client.history(&topic, query).filter(filter::for_server(&filters));
+    let mut newest = VecDeque::new();
+    let mut order_ts = i64::MIN;
+    while let Some(found) = history.next().await? {
+        if !filter::matches(&filters, &found.event) {
+            continue;
+        }
+        order_ts = order_ts.max(found.event.ts);
+        newest.push_back(Placed { order_ts, found });
+        if newest.len() as u64 > lines {
+            newest.pop_front();
+        }
+    }
+    Ok(newest.into())
+}

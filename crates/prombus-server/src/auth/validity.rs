@@ -1,0 +1,213 @@
+//! Whether a client that authenticated before a reload may go on, and what a reload changes.
+
+use super::authenticator::Authenticator;
+use super::jwt::JwtVerifier;
+use super::principal::Principal;
+
+/// What has become of a principal after the configuration changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Validity {
+    /// Its token is valid and grants the same as before.
+    Same,
+    /// Its token is valid, but grants something else: scopes or rules have changed.
+    Changed,
+    /// Its token, or the key that signed its JWT, is no longer configured.
+    Revoked,
+}
+
+impl Validity {
+    pub(crate) fn is_same(self) -> bool {
+        self == Self::Same
+    }
+}
+
+/// The differences between two configurations of auth, as counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AuthChanges {
+    /// Tokens with a new name.
+    pub tokens_added: usize,
+    /// Tokens whose name is gone.
+    pub tokens_revoked: usize,
+    /// Tokens whose secret is another one. The old secret is revoked.
+    pub tokens_replaced: usize,
+    /// Tokens with the same secret whose scopes have changed.
+    pub tokens_changed: usize,
+    /// JWT keys that were added. If the required issuer or audience has changed, all keys count as removed and added.
+    pub jwt_keys_added: usize,
+    /// JWT keys that were removed.
+    pub jwt_keys_removed: usize,
+    /// Whether the list of rules has changed.
+    pub has_new_rules: bool,
+}
+
+impl Authenticator {
+    /// What has become of a principal that this or an earlier authenticator returned.
+    pub(crate) fn validity(&self, principal: &Principal) -> Validity {
+        if principal.is_anyone() {
+            return if self.is_configured() { Validity::Revoked } else { Validity::Same };
+        }
+        let print = principal.fingerprint();
+        let is_same = if let Some(token) = self.tokens.by_fingerprint(print) {
+            if token.name() != principal.name() {
+                return Validity::Revoked;
+            }
+            token.has_same_grants(principal)
+        } else if self.jwt.as_ref().is_some_and(|jwt| jwt.knows(print)) {
+            // A JWT contains its scopes; only the rules can change.
+            principal.has_rules_of(&self.rules)
+        } else {
+            return Validity::Revoked;
+        };
+        if is_same { Validity::Same } else { Validity::Changed }
+    }
+
+    /// The differences to an earlier configuration.
+    pub(crate) fn changes_since(&self, before: &Self) -> AuthChanges {
+        let mut changes = AuthChanges { has_new_rules: self.rules != before.rules, ..AuthChanges::default() };
+        for token in self.tokens.principals() {
+            match before.tokens.by_name(token.name()) {
+                None => changes.tokens_added += 1,
+                Some(old) if old.fingerprint() != token.fingerprint() => changes.tokens_replaced += 1,
+                Some(old) if old.scopes() != token.scopes() => changes.tokens_changed += 1,
+                Some(_) => {}
+            }
+        }
+        let is_gone = |token: &&Principal| self.tokens.by_name(token.name()).is_none();
+        changes.tokens_revoked = before.tokens.principals().filter(is_gone).count();
+        let [ours, theirs] =
+            [self, before].map(|it| it.jwt.as_ref().map(JwtVerifier::prints).unwrap_or_default());
+        changes.jwt_keys_added = ours.iter().filter(|print| !theirs.contains(print)).count();
+        changes.jwt_keys_removed = theirs.iter().filter(|print| !ours.contains(print)).count();
+        changes
+    }
+
+    /// The number of static tokens.
+    pub(crate) fn token_count(&self) -> usize {
+        self.tokens.principals().count()
+    }
+
+    /// The number of keys that can verify a JWT.
+    pub(crate) fn jwt_key_count(&self) -> usize {
+        self.jwt.as_ref().map_or(0, |jwt| jwt.prints().len())
+    }
+
+    /// The number of rules.
+    pub(crate) fn rule_count(&self) -> usize {
+        self.rules.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::{AuthOptions, Effect, JwtKey, JwtOptions, Rule, TokenHash, TokenOptions};
+    use std::sync::Arc;
+
+    fn token(name: &str, secret: &str, scopes: &[&str]) -> TokenOptions {
+        let scopes = scopes.iter().map(|scope| scope.parse().expect("a scope")).collect();
+        TokenOptions { name: name.to_owned(), secret: TokenHash::of(secret), scopes }
+    }
+
+    fn rule(subject: &str) -> Rule {
+        let (actions, topics, groups) = (Vec::new(), Vec::new(), Vec::new());
+        Rule { effect: Effect::Allow, subjects: vec![subject.to_owned()], actions, topics, groups }
+    }
+
+    fn with(tokens: Vec<TokenOptions>, rules: Vec<Rule>) -> Authenticator {
+        Authenticator::new(&AuthOptions { tokens, rules, ..AuthOptions::default() }).expect("auth")
+    }
+
+    fn with_secrets(secrets: &[&str], audience: Option<&str>) -> Authenticator {
+        let keys = secrets.iter().map(|secret| JwtKey::Secret((*secret).to_owned())).collect();
+        let audience = audience.map(str::to_owned);
+        let jwt = Some(JwtOptions { keys, audience, ..JwtOptions::default() });
+        Authenticator::new(&AuthOptions { jwt, ..AuthOptions::default() }).expect("auth")
+    }
+
+    fn jwt_principal(auth: &Authenticator, key: usize) -> Principal {
+        let print = auth.jwt.as_ref().expect("JWT").prints()[key];
+        Principal::new("sub".to_owned(), Vec::new(), &auth.rules, Some(1), print)
+    }
+
+    #[test]
+    fn a_token_stays_valid_until_its_secret_name_scopes_or_rules_change() {
+        let read = &["subscribe:a"][..];
+        let before = with(vec![token("a", "1", read), token("b", "2", read)], Vec::new());
+        let a: Arc<Principal> = before.authenticate(Some("1"), 0).expect("a token");
+        let validity = |tokens, rules| with(tokens, rules).validity(&a);
+        assert_eq!(
+            validity(vec![token("c", "3", &["admin"]), token("a", "1", read)], vec![]),
+            Validity::Same
+        );
+        assert_eq!(validity(vec![token("b", "2", read)], vec![]), Validity::Revoked);
+        assert_eq!(validity(vec![token("a", "other", read)], vec![]), Validity::Revoked);
+        assert_eq!(validity(vec![token("renamed", "1", read)], vec![]), Validity::Revoked);
+        assert_eq!(validity(vec![token("a", "1", &["admin"])], vec![]), Validity::Changed);
+        assert_eq!(validity(vec![token("a", "1", read)], vec![rule("x")]), Validity::Changed);
+        // A principal of a ticket expires, but is the same otherwise.
+        assert_eq!(before.validity(&a.until(5)), Validity::Same);
+    }
+
+    #[test]
+    fn a_rule_for_others_changes_nothing() {
+        let tokens = || vec![token("a", "1", &["admin"])];
+        let before = with(tokens(), vec![rule("a")]);
+        let a = before.authenticate(Some("1"), 0).expect("a token");
+        assert_eq!(with(tokens(), vec![rule("b"), rule("a")]).validity(&a), Validity::Same);
+        assert_eq!(with(tokens(), vec![rule("*"), rule("a")]).validity(&a), Validity::Changed);
+    }
+
+    #[test]
+    fn a_jwt_is_revoked_with_its_key_and_with_another_audience() {
+        let (one, two) =
+            ("one secret of more than 32 bytes, at last", "two secrets of more than 32 bytes, too");
+        let before = with_secrets(&[one, two], None);
+        let by_one = jwt_principal(&before, 0);
+        assert_eq!(with_secrets(&[two, one], None).validity(&by_one), Validity::Same);
+        assert_eq!(with_secrets(&[two], None).validity(&by_one), Validity::Revoked);
+        assert_eq!(with_secrets(&[one], Some("prombus")).validity(&by_one), Validity::Revoked);
+        assert_eq!(with(vec![token("a", "1", &["admin"])], vec![]).validity(&by_one), Validity::Revoked);
+        let changes = with_secrets(&[two], None).changes_since(&before);
+        assert_eq!((changes.jwt_keys_added, changes.jwt_keys_removed), (0, 1));
+    }
+
+    #[test]
+    fn a_client_without_token_is_revoked_when_auth_is_configured() {
+        let open = with(Vec::new(), Vec::new());
+        assert_eq!(open.validity(&Principal::anyone()), Validity::Same);
+        let auth = with(vec![token("a", "1", &["admin"])], Vec::new());
+        assert_eq!(auth.validity(&Principal::anyone()), Validity::Revoked);
+    }
+
+    #[test]
+    fn changes_are_counted() {
+        let before = with(
+            vec![
+                token("gone", "1", &["admin"]),
+                token("new-secret", "2", &["admin"]),
+                token("less", "3", &["admin"]),
+            ],
+            vec![rule("a")],
+        );
+        let after = with(
+            vec![
+                token("less", "3", &["subscribe:a"]),
+                token("new-secret", "4", &["admin"]),
+                token("added", "5", &["admin"]),
+            ],
+            Vec::new(),
+        );
+        let expected = AuthChanges {
+            tokens_added: 1,
+            tokens_revoked: 1,
+            tokens_replaced: 1,
+            tokens_changed: 1,
+            has_new_rules: true,
+            ..AuthChanges::default()
+        };
+        assert_eq!(after.changes_since(&before), expected);
+        assert_eq!(before.changes_since(&before), AuthChanges::default());
+        assert_eq!((before.token_count(), before.rule_count(), before.jwt_key_count()), (3, 1, 0));
+    }
+}
