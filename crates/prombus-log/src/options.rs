@@ -1,7 +1,7 @@
 //! The options of a log, and its clock.
 
 use crate::error::OpenError;
-use crate::layout::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+use crate::layout::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENT_DATA_START};
 use crate::observer::{NoObserver, Observer};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -30,6 +30,9 @@ impl Clock for SystemClock {
 pub struct Options {
     /// Size of a segment file. Default: 64 MiB. A change applies to new segments only.
     pub segment_bytes: u64,
+    /// Size of the first segment of a new log, so that a log with few events is small. Each new segment is twice as large as
+    /// the one before, up to `segment_bytes`. At most `segment_bytes` is used. Default: 2 MiB.
+    pub first_segment_bytes: u64,
     /// Size of each of the two segments that are reserved for a full disk. Default: 4 MiB.
     pub reserve_bytes: u64,
     /// Number of segments that are prepared in advance. Default: 1.
@@ -61,6 +64,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             segment_bytes: 64 << 20,
+            first_segment_bytes: 2 << 20,
             reserve_bytes: 4 << 20,
             prepared_segments: 1,
             batch_bytes: 4 << 20,
@@ -77,12 +81,26 @@ impl Default for Options {
 }
 
 impl Options {
+    /// The size of the next segment. `newest_bytes`: the size of the newest one, or zero if there is none. `needed_bytes`: the size
+    /// that waiting appends need.
+    pub(crate) fn next_segment_bytes(&self, newest_bytes: u64, needed_bytes: u64) -> u64 {
+        let grown_bytes = newest_bytes.saturating_mul(2).max(self.first_segment_bytes);
+        grown_bytes.max(needed_bytes.next_multiple_of(SEGMENT_DATA_START)).min(self.segment_bytes)
+    }
+
     pub(crate) fn check(&self) -> Result<(), OpenError> {
         let range = SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX;
         if !range.contains(&self.segment_bytes) {
             return Err(bad(
                 "segment_bytes",
                 self.segment_bytes,
+                &format!("{} to {}", range.start(), range.end()),
+            ));
+        }
+        if !range.contains(&self.first_segment_bytes) {
+            return Err(bad(
+                "first_segment_bytes",
+                self.first_segment_bytes,
                 &format!("{} to {}", range.start(), range.end()),
             ));
         }
@@ -118,6 +136,7 @@ impl std::fmt::Debug for Options {
         formatter
             .debug_struct("Options")
             .field("segment_bytes", &self.segment_bytes)
+            .field("first_segment_bytes", &self.first_segment_bytes)
             .field("reserve_bytes", &self.reserve_bytes)
             .field("prepared_segments", &self.prepared_segments)
             .field("batch_bytes", &self.batch_bytes)

@@ -16,8 +16,12 @@ use crate::shutdown::{StopReason, StopSender, Stopping};
 use prombus::Backend;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::watch;
+
+/// A future without a result.
+pub(crate) type BoxFuture<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// File descriptors reserved for the files of the store.
 const DESCRIPTORS_FOR_FILES: u64 = 512;
@@ -106,20 +110,23 @@ impl Server {
     /// # Errors
     /// None at present; the type is reserved for future errors.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
-        match self.serving {
-            Serving::One { gateway, stop } => run_one(gateway, &stop, self.listeners, shutdown).await,
-            Serving::Shared(shared) => shared.run(self.listeners, shutdown).await,
-        }
+        self.run_until(Box::pin(shutdown)).await;
         Ok(())
+    }
+
+    /// Neither generic nor `async`, so that all code of the server is compiled, and optimised, with this crate and not again with
+    /// the program that calls it.
+    fn run_until<'a>(self, shutdown: BoxFuture<'a>) -> BoxFuture<'a> {
+        Box::pin(async move {
+            match self.serving {
+                Serving::One { gateway, stop } => run_one(gateway, &stop, self.listeners, shutdown).await,
+                Serving::Shared(shared) => shared.run(self.listeners, shutdown).await,
+            }
+        })
     }
 }
 
-async fn run_one(
-    gateway: Arc<Gateway>,
-    stop: &StopSender,
-    listeners: Listeners,
-    shutdown: impl Future<Output = ()> + Send,
-) {
+async fn run_one(gateway: Arc<Gateway>, stop: &StopSender, listeners: Listeners, shutdown: BoxFuture<'_>) {
     let router = http::router(Arc::clone(&gateway));
     let slots = Slots::new(&gateway.options, &gateway.metrics);
     let serving = Arc::clone(&gateway);

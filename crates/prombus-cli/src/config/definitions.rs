@@ -217,7 +217,8 @@ const COMPACTED_TOPIC: &[Setting] = &[
 #[rustfmt::skip]
 const STORAGE: &[Setting] = &[
     whole("storage.segment_bytes", SEGMENT, |s| &mut s.bus.log.segment_bytes,
-        "Size of a log file (segment). A change applies to new files."),
+        "Size of a log file (segment). A new log starts with 2 MiB, and each file is twice as large as the one before, up to \
+         this size. A change applies to new files."),
     whole("storage.dedupe_ms", 0..=36_500 * DAY_MS, |s| &mut s.bus.log.dedupe_ms,
         "How long an id that a publisher chose is remembered after retention or compaction deleted its event. A publish \
          with a remembered id adds nothing."),

@@ -1,7 +1,7 @@
 //! Prepares segments before they are needed: recycles a retired file, or fills a new one with zeros.
 
 use crate::context::Context;
-use crate::layout::segment_name;
+use crate::layout::{SEGMENT_DATA_START, segment_name};
 use crate::maintain::recycle_segments::FREE_MARGIN_BYTES;
 use crate::maintain::work::Work;
 use crate::manifest::SegmentRow;
@@ -31,20 +31,32 @@ const RESERVE_SEGMENTS: usize = 2;
 impl Work {
     /// Prepares a segment if one is missing: recycles a retired file, or fills a new one with zeros.
     pub(crate) fn prepare_segment(&mut self) -> io::Result<Step> {
-        let (ready, reserves) = self.queue.spare_counts();
-        let are_ready = ready >= self.context.options.prepared_segments;
-        if !are_ready && self.prepare_one(false, false)? == Step::Worked {
+        let spares = self.queue.spares();
+        let are_ready = spares.ready >= self.context.options.prepared_segments && spares.needed_room == 0;
+        let capacity = self.next_capacity(spares.needed_room);
+        if !are_ready && self.prepare_one(capacity, false, false)? == Step::Worked {
             return Ok(Step::Worked);
         }
         // A reserve segment is prepared even if the disk had no room for other segments, because the file of a cleaned
         // reserve segment may be there to be recycled.
-        if reserves < RESERVE_SEGMENTS { self.prepare_one(true, are_ready) } else { Ok(Step::Idle) }
+        if spares.reserves < RESERVE_SEGMENTS {
+            self.prepare_one(self.context.options.reserve_bytes, true, are_ready)
+        } else {
+            Ok(Step::Idle)
+        }
+    }
+
+    /// The size of the next segment for publishers, which must have room for `needed_room` bytes.
+    fn next_capacity(&self, needed_room: u64) -> u64 {
+        let segments = self.catalog.manifest.segments.iter();
+        let of_publishers = segments.filter(|row| !row.reserve && row.id.kind == SegmentKind::Log);
+        let newest = of_publishers.max_by_key(|row| row.id.number);
+        let newest_bytes = newest.map_or(0, |row| row.id.capacity);
+        self.context.options.next_segment_bytes(newest_bytes, needed_room + SEGMENT_DATA_START)
     }
 
     /// Prepares one segment. `is_last` is true if publishers need no further segment.
-    fn prepare_one(&mut self, is_reserve: bool, is_last: bool) -> io::Result<Step> {
-        let capacity =
-            if is_reserve { self.context.options.reserve_bytes } else { self.context.options.segment_bytes };
+    fn prepare_one(&mut self, capacity: u64, is_reserve: bool, is_last: bool) -> io::Result<Step> {
         let mut made = self.make_segment(capacity, is_reserve);
         // If the storage does not recycle files, retired ones can be removed to make room.
         while made.as_ref().is_err_and(is_full)
@@ -129,7 +141,7 @@ impl Work {
 /// disk. Even so, filling is a few times faster than the commits, and should not take much more than a second, because
 /// other maintenance waits for it.
 fn fill_pace(context: &Context, queue: &AppendQueue, durable: &DurableBatch) -> impl FnMut(u64) {
-    let (at_start, _) = queue.room_left();
+    let at_start = queue.room_left().bytes;
     let mut last_batch = (durable.get(), None::<Instant>);
     move |filled| {
         let batch = durable.get();
@@ -137,10 +149,9 @@ fn fill_pace(context: &Context, queue: &AppendQueue, durable: &DurableBatch) -> 
             last_batch = (batch, Some(Instant::now()));
         }
         let is_committing = last_batch.1.is_some_and(|at| at.elapsed() < FILL_IDLE);
-        let (left, is_closed) = queue.room_left();
-        let is_ahead = filled > FILL_AHEAD_BYTES + at_start.saturating_sub(left) * FILL_AHEAD_TIMES;
-        let is_needed = left < context.options.segment_bytes / 2 || is_closed;
-        if context.options.threads && is_committing && is_ahead && !is_needed {
+        let left = queue.room_left();
+        let is_ahead = filled > FILL_AHEAD_BYTES + at_start.saturating_sub(left.bytes) * FILL_AHEAD_TIMES;
+        if context.options.threads && is_committing && is_ahead && !left.is_urgent {
             std::thread::sleep(FILL_PAUSE);
         }
     }

@@ -58,10 +58,10 @@ pub(super) struct Recovered {
 /// Writes the manifest and creates the parts.
 pub(super) fn build_parts(mut recovery: Recovery, mut found: Recovered) -> Result<OpenedLog, OpenError> {
     let options = &recovery.context.options;
-    // A prepared segment whose size differs from the options may be too small for the largest append. It is removed with
-    // the leftovers.
-    found.prepared.retain(|PreparedSegment { row, .. }| {
-        row.id.capacity == if row.reserve { options.reserve_bytes } else { options.segment_bytes }
+    // A prepared segment that the options do not allow any more is removed with the leftovers.
+    found.prepared.retain(|PreparedSegment { row, .. }| match row.reserve {
+        true => row.id.capacity == options.reserve_bytes,
+        false => row.id.capacity <= options.segment_bytes,
     });
     let place = found.append_place(&recovery.manifest);
     recovery.manifest.segments = found.rows(&recovery.manifest);
@@ -96,11 +96,12 @@ impl Recovered {
 
     fn append_place(&self, manifest: &Manifest) -> AppendPlace {
         let Some(one) = self.active() else {
-            return AppendPlace { segment: 0, salt: 0, remaining: 0, is_reserve: false };
+            return AppendPlace { segment: 0, salt: 0, capacity: 0, remaining: 0, is_reserve: false };
         };
         let id = one.segment.id;
         let is_reserve = manifest.segments.iter().any(|row| row.id == id && row.reserve);
-        AppendPlace { segment: id.number, salt: id.salt, remaining: id.capacity - one.end, is_reserve }
+        let remaining = id.capacity - one.end;
+        AppendPlace { segment: id.number, salt: id.salt, capacity: id.capacity, remaining, is_reserve }
     }
 
     /// The segments of the new manifest.
@@ -142,6 +143,7 @@ impl Recovered {
             spares: spares
                 .map(|PreparedSegment { row, segment }| SpareSegment { segment, is_reserve: row.reserve })
                 .collect(),
+            needed_room: 0,
             is_full: false,
             is_closed: false,
         }

@@ -22,7 +22,7 @@ pub(crate) fn create(storage: &dyn Storage, options: &Options) -> Result<Manifes
             }
         }
         if is_full(&error) {
-            let needed_bytes = options.segment_bytes + options.reserve_bytes;
+            let needed_bytes = options.next_segment_bytes(0, 0) + options.reserve_bytes;
             return OpenError::Full { folder: folder.clone(), needed_bytes, source: error };
         }
         open_error(&folder, "create a new log", error)
@@ -40,7 +40,7 @@ fn create_files(storage: &dyn Storage, options: &Options) -> io::Result<Manifest
         number: FIRST_SEGMENT,
         salt: storage.random() as u32,
         kind: SegmentKind::Log,
-        capacity: options.segment_bytes,
+        capacity: options.next_segment_bytes(0, 0),
         life: 0,
     };
     segment::create(storage, &id, log_id, &mut |_| {})?;

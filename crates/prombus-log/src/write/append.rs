@@ -89,7 +89,12 @@ impl Writer {
         use_reserve: bool,
         wait: bool,
     ) -> Result<bool, AppendError> {
-        match state.make_room(bytes, use_reserve, self.context.options.batch_bytes as u64) {
+        let room = state.make_room(bytes, use_reserve, self.context.options.batch_bytes as u64);
+        if state.needed_room > 0 && matches!(room, Room::Wait) {
+            // Nothing else may happen that makes maintenance prepare a larger segment.
+            self.committed.maintenance_due.notify();
+        }
+        match room {
             Room::Ready => Ok(true),
             Room::Full => Err(AppendError::StorageFull),
             Room::Wait if !wait || !self.context.options.threads => Err(AppendError::QueueFull),

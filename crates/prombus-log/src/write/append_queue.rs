@@ -9,7 +9,7 @@ use crate::record::HEADER_BYTES;
 use crate::segment::Segment;
 use crate::topics::TopicId;
 use crate::wakeup::Wakeup;
-use crate::write::append_state::{AppendState, SpareSegment};
+use crate::write::append_state::{AppendPlace, AppendState, SpareSegment};
 use crate::write::pending_batch::PendingBatch;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -28,6 +28,23 @@ pub(crate) struct AppendQueue {
     pub(super) wants_durable: AtomicBool,
     /// Notified when there is something to commit.
     pub(crate) commit_due: Wakeup,
+}
+
+/// The prepared segments.
+pub(crate) struct Spares {
+    /// The number of segments for publishers.
+    pub(crate) ready: usize,
+    /// The number of reserve segments.
+    pub(crate) reserves: usize,
+    /// The room that waiting appends need in a segment, if none of those for publishers is large enough; otherwise zero.
+    pub(crate) needed_room: u64,
+}
+
+/// The room in the current segment.
+pub(crate) struct RoomLeft {
+    pub(crate) bytes: u64,
+    /// Whether the next segment is needed soon, or the log is closed.
+    pub(crate) is_urgent: bool,
 }
 
 impl AppendQueue {
@@ -89,11 +106,15 @@ impl AppendQueue {
         }
     }
 
-    /// The number of spare segments for publishers, and of reserve segments.
-    pub(crate) fn spare_counts(&self) -> (usize, usize) {
+    pub(crate) fn spares(&self) -> Spares {
         let state = self.state.lock();
         let reserves = state.spares.iter().filter(|spare| spare.is_reserve).count();
-        (state.spares.len() - reserves, reserves)
+        let fits = |spare: &SpareSegment| !spare.is_reserve && spare.segment.room() >= state.needed_room;
+        Spares {
+            ready: state.spares.len() - reserves,
+            reserves,
+            needed_room: if state.spares.iter().any(fits) { 0 } else { state.needed_room },
+        }
     }
 
     /// Adds a prepared segment. Returns true if publishers were refused because of a full disk and are accepted again.
@@ -117,10 +138,11 @@ impl AppendQueue {
         self.state.lock().is_full
     }
 
-    /// Bytes left in the current segment, and whether the log is closed.
-    pub(crate) fn room_left(&self) -> (u64, bool) {
+    pub(crate) fn room_left(&self) -> RoomLeft {
         let state = self.state.lock();
-        (state.place.remaining, state.is_closed)
+        let AppendPlace { remaining, capacity, .. } = state.place;
+        let is_urgent = remaining < capacity / 2 || state.needed_room > 0 || state.is_closed;
+        RoomLeft { bytes: remaining, is_urgent }
     }
 
     /// Makes the pending batch the last one that is written to this segment.

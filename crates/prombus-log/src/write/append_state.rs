@@ -31,6 +31,8 @@ pub(crate) struct AppendState {
     pub(crate) place: AppendPlace,
     /// Prepared segments, in the order of their use.
     pub(crate) spares: VecDeque<SpareSegment>,
+    /// The room that waiting appends need in the next segment, if the prepared ones are too small. Zero if none waits.
+    pub(crate) needed_room: u64,
     /// Whether the disk had no room for another segment.
     pub(crate) is_full: bool,
     /// Whether the log is closed. Then appends are refused.
@@ -59,6 +61,8 @@ pub(crate) struct AppendPlace {
     /// The number of the segment.
     pub(crate) segment: u64,
     pub(crate) salt: u32,
+    /// The length of the segment's file.
+    pub(crate) capacity: u64,
     /// The bytes from the start of the pending batch to the end of the segment.
     pub(crate) remaining: u64,
     /// Whether this is a reserve segment (kept for a full disk), whose remaining room publishers must not use.
@@ -111,8 +115,10 @@ impl AppendState {
                 self.roll(&spare);
                 Room::Ready
             }
-            None if self.is_full => Room::Full,
-            None => Room::Wait,
+            None => {
+                self.needed_room = self.needed_room.max(with_commit);
+                if self.is_full { Room::Full } else { Room::Wait }
+            }
         }
     }
 
@@ -125,9 +131,11 @@ impl AppendState {
                 self.spares.push_front(SpareSegment { segment, is_reserve: self.place.is_reserve });
             }
         }
+        self.needed_room = 0;
         self.place = AppendPlace {
             segment: spare.segment.id.number,
             salt: spare.segment.id.salt,
+            capacity: spare.segment.id.capacity,
             remaining: spare.segment.room(),
             is_reserve: spare.is_reserve,
         };

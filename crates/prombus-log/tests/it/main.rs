@@ -24,6 +24,7 @@ mod power_cut;
 mod ram;
 mod read_errors;
 mod regressions;
+mod segment_sizes;
 mod server_ids;
 mod stress;
 mod support;

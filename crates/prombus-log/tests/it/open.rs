@@ -180,6 +180,7 @@ fn invalid_options_are_refused_with_their_name() {
     for (options, name) in [
         (Options { segment_bytes: 100, ..Options::default() }, "segment_bytes"),
         (Options { segment_bytes: 1 << 40, ..Options::default() }, "segment_bytes"),
+        (Options { first_segment_bytes: 100, ..Options::default() }, "first_segment_bytes"),
         (Options { reserve_bytes: 1, ..Options::default() }, "reserve_bytes"),
         (Options { prepared_segments: 0, ..Options::default() }, "prepared_segments"),
         (Options { batch_bytes: 0, ..Options::default() }, "batch_bytes"),

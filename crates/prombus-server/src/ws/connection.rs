@@ -7,7 +7,7 @@ use super::close::Ending;
 use super::conversation::{Conversation, HowEnded, Phase};
 use super::frame_decoder::FrameDecoder;
 use super::permessage_deflate::Deflate;
-use super::receive_buffer::ReceiveBuffer;
+use super::receive_buffer::{OWN_READ_BYTES, ReceiveBuffer};
 use super::session::Session;
 use crate::buffer_budget::Share;
 use crate::clock::steady_ms;
@@ -151,6 +151,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         let handle = |decoder: &mut _, bytes: &mut _| conversation.handle_frames(decoder, bytes);
         let count = ready!(receive.poll_read(socket, context, has_room, handle))?;
         conversation.received(count);
+        // A large incomplete frame counts at once, so that other connections do not exceed the budget meanwhile.
+        if self.receive.capacity() > OWN_READ_BYTES {
+            self.account();
+        }
         Poll::Ready(Ok(()))
     }
 

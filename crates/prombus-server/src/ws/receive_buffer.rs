@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 /// Size of a thread's read buffer.
 const READ_BYTES: usize = 256 * 1024;
 /// When an incomplete frame is larger than this, its rest is read directly into the connection's own memory.
-const OWN_READ_BYTES: usize = 16 * 1024;
+pub(super) const OWN_READ_BYTES: usize = 16 * 1024;
 /// Maximum size of a read while the buffer budget of all connections is used up.
 pub(super) const LITTLE_READ_BYTES: usize = 4 * 1024;
 
@@ -104,7 +104,11 @@ impl ReceiveBuffer {
     ) -> Poll<io::Result<usize>> {
         let filled = self.unhandled.len();
         let frame_bytes = self.decoder.frame_bytes(&self.unhandled).unwrap_or(0);
-        self.unhandled.resize(frame_bytes.clamp(filled + LITTLE_READ_BYTES, filled + READ_BYTES), 0);
+        let length = frame_bytes.clamp(filled + LITTLE_READ_BYTES, filled + READ_BYTES);
+        // A vector would double its capacity, which may be far more than the frame needs and counts against the buffer budget.
+        let capacity = length.max((filled + filled / 2).min(frame_bytes));
+        self.unhandled.reserve_exact(capacity - filled);
+        self.unhandled.resize(length, 0);
         let mut buffer = ReadBuf::new(&mut self.unhandled);
         buffer.set_filled(filled);
         let polled = Pin::new(socket).poll_read(context, &mut buffer);

@@ -130,6 +130,7 @@ impl LogEngine {
         let prepared_bytes = limit_bytes.saturating_add(files_bytes);
         let log = Options {
             segment_bytes,
+            first_segment_bytes: segment_bytes,
             reserve_bytes,
             // All reads are from memory, so a larger cache of recent batches would only be a second copy.
             tail_bytes: 1 << 20,

@@ -11,6 +11,7 @@ impl History {
         let listener = Listener::new();
         let options = Options {
             segment_bytes: 1024 * random.between(8, 24),
+            first_segment_bytes: 8 * 1024,
             reserve_bytes: 8 * 1024,
             prepared_segments: random.between(1, 2) as usize,
             batch_bytes: random.between(1, 6) as usize * 1024,

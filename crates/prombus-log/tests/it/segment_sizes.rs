@@ -1,0 +1,85 @@
+//! The sizes of segments: a new log begins with a small one, and each is larger than the one before.
+
+use crate::support::{Rig, event, read_all, small_options};
+use prombus_log::storage::simulated::Disk;
+use prombus_log::{Append, AppendError, Options, Outcomes};
+
+const KIB: usize = 1024;
+
+fn growing_options() -> Options {
+    Options {
+        segment_bytes: 256 * 1024,
+        first_segment_bytes: 16 * 1024,
+        reserve_bytes: 12 * 1024,
+        ..small_options()
+    }
+}
+
+/// The lengths of the log's segments for publishers, in the order of their creation.
+fn segment_lengths(disk: &Disk) -> Vec<usize> {
+    let mut names: Vec<String> = disk.names().into_iter().filter(|name| name.ends_with(".seg")).collect();
+    names.sort();
+    let lengths = names.iter().map(|name| disk.contents(name).unwrap().len());
+    lengths.filter(|&length| length != 12 * KIB).collect()
+}
+
+#[test]
+fn the_segments_of_a_new_log_grow() {
+    let disk = Disk::new(11);
+    let rig = Rig::open(&disk, growing_options()).unwrap();
+    rig.settle();
+    assert_eq!(segment_lengths(&disk), [16 * KIB, 32 * KIB], "the first segment, and a prepared one");
+    rig.fill("t", 4000);
+    let lengths = segment_lengths(&disk);
+    let grown = [16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB, 256 * KIB, 256 * KIB];
+    assert!(lengths.starts_with(&grown), "{lengths:?}");
+    rig.log.close().unwrap();
+    // The prepared segment is kept, and the next one is not small again.
+    let rig = Rig::open(&disk, growing_options()).unwrap();
+    rig.settle();
+    assert_eq!(segment_lengths(&disk), lengths);
+    assert_eq!(read_all(&rig.log, rig.log.topic("t").unwrap()).len(), 4000);
+}
+
+#[test]
+fn an_append_that_is_larger_than_the_prepared_segments_gets_a_larger_one() {
+    let disk = Disk::new(12);
+    let rig = Rig::open(&disk, growing_options()).unwrap();
+    let topic = rig.fill("t", 3);
+    let large = vec![7; 200 * KIB];
+    let events = [event(topic, &large)];
+    let append = Append { events: &events, ..Append::default() };
+    let mut outcomes = Outcomes::default();
+    let refused = rig.log.try_append(&append, &mut outcomes);
+    assert!(matches!(refused, Err(AppendError::QueueFull)), "{refused:?}");
+    rig.settle();
+    assert_eq!(segment_lengths(&disk), [16 * KIB, 32 * KIB, 208 * KIB]);
+    rig.put(&append);
+    // The prepared segment that was too small is used too.
+    rig.fill("t", 500);
+    assert_eq!(segment_lengths(&disk), [16 * KIB, 32 * KIB, 208 * KIB, 256 * KIB]);
+    assert_eq!(read_all(&rig.log, topic).len(), 504);
+    let rig = rig.reopen();
+    assert_eq!(read_all(&rig.log, topic).len(), 504);
+}
+
+#[test]
+fn without_room_for_a_larger_segment_small_appends_still_work() {
+    let disk = Disk::new(13);
+    let rig = Rig::open(&disk, growing_options()).unwrap();
+    let topic = rig.fill("t", 3);
+    disk.set_capacity(Some(disk.used_bytes() + 64 * 1024));
+    let large = vec![7; 200 * KIB];
+    let events = [event(topic, &large)];
+    let append = Append { events: &events, ..Append::default() };
+    let mut outcomes = Outcomes::default();
+    assert!(matches!(rig.log.try_append(&append, &mut outcomes), Err(AppendError::QueueFull)));
+    rig.settle();
+    assert!(matches!(rig.log.try_append(&append, &mut outcomes), Err(AppendError::StorageFull)));
+    // These fill the first segment and begin the prepared one.
+    rig.fill("t", 150);
+    disk.set_capacity(None);
+    rig.settle();
+    rig.put(&append);
+    assert_eq!(read_all(&rig.log, topic).len(), 154);
+}
