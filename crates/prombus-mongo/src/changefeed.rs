@@ -77,6 +77,7 @@ impl Changefeed {
         publisher: Arc<dyn OutboxPublisher>,
         options: ChangefeedOptions,
     ) -> Result<Self, ChangefeedError> {
+        let options = options.named();
         check_topic(&options.topic)?;
         require_replica_set(database, "a changefeed", "change streams").await?;
         let feed = Self {

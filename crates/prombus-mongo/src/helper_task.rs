@@ -31,12 +31,17 @@ impl<E: std::fmt::Display + Send + 'static> HelperTask<E> {
         };
         let running = run(Box::pin(shutdown));
         let reports = Arc::clone(&failures);
+        // In a task of its own, so that a panic in a function of the caller is reported too.
+        let running = tokio::spawn(running);
         let task = tokio::spawn(async move {
-            let ran = running.await;
-            if let Err(error) = &ran {
-                reports.report(&HandlerFailure::general(error.to_string(), AfterFailure::Stop));
-            }
-            ran
+            let ended = running.await;
+            let why = match &ended {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(error)) => error.to_string(),
+                Err(panic) => panic.to_string(),
+            };
+            reports.report(&HandlerFailure::general(why, AfterFailure::Stop));
+            ended.unwrap_or(Ok(()))
         });
         Self { stop, task, failures }
     }
@@ -45,7 +50,7 @@ impl<E: std::fmt::Display + Send + 'static> HelperTask<E> {
         self.task.is_finished()
     }
 
-    /// Tells the helper to stop and waits until it has ended.
+    /// Tells the helper to stop and waits until it has ended. The last of its failures says whether it had panicked.
     pub(crate) async fn stop(self) -> Result<(), E> {
         let _ = self.stop.send(());
         match self.task.await {
@@ -92,5 +97,14 @@ mod tests {
         let task = HelperTask::spawn(Arc::clone(&failures), |_| async { Err("gone".to_owned()) });
         assert_eq!(task.stop().await, Err("gone".to_owned()));
         assert_eq!(failures.last_error(), Some(HandlerFailure::general("gone", AfterFailure::Stop)));
+    }
+
+    #[tokio::test]
+    async fn a_panic_that_ends_a_helper_is_its_last_error() {
+        let failures = Arc::new(FailureLog::new("test"));
+        let task = HelperTask::<String>::spawn(Arc::clone(&failures), |_| async { panic!("a bug in map") });
+        assert_eq!(task.stop().await, Ok(()));
+        let failure = failures.last_error().expect("the panic is reported");
+        assert!(failure.error.contains("a bug in map") && failure.next == AfterFailure::Stop, "{failure}");
     }
 }

@@ -303,14 +303,22 @@ impl<P: MongoProjection> MongoProjector<P> {
             deliveries.events().filter(|event| event.seq() > self.position.seq).collect();
         self.figures.lock().skipped += all - events.len() as u64;
         if !events.is_empty() && !self.fold_batch(&events).await? {
-            // One of the events may be the reason why the whole transaction failed.
-            for event in events {
-                if !self.fold_batch(std::slice::from_ref(&event)).await? {
-                    self.skip(&event).await?;
-                }
+            match events.as_slice() {
+                [event] => self.skip(event).await?,
+                // One of the events may be the reason why the whole transaction failed.
+                _ => self.fold_one_by_one(&events).await?,
             }
         }
         drop(deliveries.ack());
+        Ok(())
+    }
+
+    async fn fold_one_by_one(&mut self, events: &[Event]) -> Result<(), MongoProjectorError> {
+        for event in events {
+            if !self.fold_batch(std::slice::from_ref(event)).await? {
+                self.skip(event).await?;
+            }
+        }
         Ok(())
     }
 

@@ -1,12 +1,16 @@
 //! Failures of handlers: what failed, why, and what happens next. The library and the client describe them with the same types.
 
+use crate::one_line::one_line;
 use crate::topic_name::Topic;
 use std::fmt;
 use uuid::Uuid;
 
+/// The maximum length of an error in the one line of `Display`, in characters.
+const ERROR_CHARS_MAX: usize = 1_000;
+
 /// A failure of a handler, a projector, an outbox drainer or a changefeed.
 ///
-/// `Display` writes it in one line: `orders seq 7 (attempt 1 of 5): no such customer; it will be retried`.
+/// `Display` writes it in one line, with an error of at most 1,000 characters: `orders seq 7 (attempt 1 of 5): no such customer; it will be retried`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HandlerFailure {
@@ -75,7 +79,7 @@ impl fmt::Display for HandlerFailure {
         } else if let Some(row) = &self.row {
             write!(f, "row {row}: ")?;
         }
-        write!(f, "{}; {}", self.error, self.next)
+        write!(f, "{}; {}", one_line(&self.error, ERROR_CHARS_MAX), self.next)
     }
 }
 

@@ -178,8 +178,8 @@ impl Bus {
 
     /// Resolves when all groups of this name are idle at the same time, whatever they subscribe to: every event that their
     /// topics have is settled (acked, filtered out or a dead letter), including events that were published during the wait, and
-    /// no delivery is in flight or waits for redelivery. So the effects of their handlers are there, except acks without a
-    /// waiting caller, which become durable within 10 ms.
+    /// no delivery is in flight or waits for redelivery, and all of that is durable. So the effects of their handlers are there,
+    /// and dead letters can be read.
     ///
     /// It is meant for tests. A group without members does not become idle while it has unsettled events, so use a time limit:
     ///

@@ -149,6 +149,7 @@ macro_rules! conformance_suite {
                 an_unknown_addressee_is_an_error,
                 states_ignore_addressed_events,
                 dead_letters_are_open_until_they_are_closed,
+                an_event_that_fails_again_after_its_letter_was_closed_has_a_new_letter,
             ]
             start: [
                 the_first_member_creates_the_group,

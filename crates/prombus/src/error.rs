@@ -276,6 +276,18 @@ pub enum PublishError {
         /// The name of the group.
         group: String,
     },
+    /// The group that the event is addressed to does not read the event's topic.
+    #[error(
+        "the event is addressed to the group {group:?} on {subscription:?}, which does not read the topic {topic}"
+    )]
+    NotRead {
+        /// The topic or pattern of the group.
+        subscription: String,
+        /// The name of the group.
+        group: String,
+        /// The topic of the event.
+        topic: String,
+    },
     /// The disk, or the memory of an in-memory store, is full.
     #[error("the storage is full")]
     StorageFull,
@@ -313,7 +325,7 @@ impl PublishError {
             Self::Payload(_) => ErrorCode::BadJson,
             Self::TooLarge { .. } | Self::BatchTooLarge(_) => ErrorCode::TooLarge,
             Self::TooManyTopics(_) => ErrorCode::LimitReached,
-            Self::UnknownGroup { .. } => ErrorCode::NotFound,
+            Self::UnknownGroup { .. } | Self::NotRead { .. } => ErrorCode::NotFound,
             Self::StorageFull => ErrorCode::StorageFull,
             Self::Unavailable(_) | Self::Lookup(_) => ErrorCode::Unavailable,
             Self::Store(_) => ErrorCode::PublishFailed,

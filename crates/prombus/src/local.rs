@@ -90,7 +90,7 @@ struct Local {
     maintenance: Arc<Maintenance>,
     dead_letters: Arc<DeadLetterWriter>,
     kept: KeptValues,
-    letters: LetterStates,
+    letters: Arc<LetterStates>,
     suspension: Suspension,
     /// How long publishers wait while the engine is suspended.
     engine_wait_ms: u64,

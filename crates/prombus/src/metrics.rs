@@ -13,8 +13,8 @@ pub struct Histogram {
     bounds: &'static [f64],
     /// One bucket per bound, and a last one for values above all bounds.
     buckets: Box<[AtomicU64]>,
-    /// An integer in millionths, so that one atomic addition updates it. Values in seconds are exact to the microsecond.
-    sum_millionths: AtomicU64,
+    /// The bits of an `f64`. An integer would overflow: an ack of an event with a `ts` near 1970 adds 10^12 milliseconds.
+    sum: AtomicU64,
 }
 
 /// The contents of a [`Histogram`] at some time.
@@ -32,7 +32,7 @@ impl Histogram {
     /// An empty histogram with these upper bounds, in rising order.
     pub fn new(bounds: &'static [f64]) -> Self {
         let buckets = std::iter::repeat_with(AtomicU64::default).take(bounds.len() + 1).collect();
-        Self { bounds, buckets, sum_millionths: AtomicU64::new(0) }
+        Self { bounds, buckets, sum: AtomicU64::new(0f64.to_bits()) }
     }
 
     /// Counts a value.
@@ -44,8 +44,9 @@ impl Histogram {
     pub fn observe_many(&self, value: f64, count: u64) {
         let at = self.bounds.iter().position(|&bound| value <= bound).unwrap_or(self.bounds.len());
         self.buckets[at].fetch_add(count, Ordering::Relaxed);
-        let millionths = (value.max(0.0) * 1e6) as u64;
-        self.sum_millionths.fetch_add(millionths.saturating_mul(count), Ordering::Relaxed);
+        let added = value.max(0.0) * count as f64;
+        let add = |bits| Some((f64::from_bits(bits) + added).to_bits());
+        let _ = self.sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
     /// Its current contents.
@@ -53,7 +54,7 @@ impl Histogram {
         HistogramFigures {
             bounds: self.bounds,
             buckets: self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).collect(),
-            sum: self.sum_millionths.load(Ordering::Relaxed) as f64 / 1e6,
+            sum: f64::from_bits(self.sum.load(Ordering::Relaxed)),
         }
     }
 }
@@ -171,5 +172,13 @@ mod tests {
         let figures = histogram.figures();
         assert_eq!(figures.buckets, [1, 3, 1]);
         assert!((figures.sum - 114.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn latencies_of_events_with_a_very_old_ts_do_not_make_the_sum_wrap() {
+        let histogram = Histogram::new(&[1.0]);
+        let since_1970_ms = 1.8e12;
+        histogram.observe_many(since_1970_ms, 100_000_000);
+        assert!((histogram.figures().sum / 1.8e20 - 1.0).abs() < 1e-9);
     }
 }

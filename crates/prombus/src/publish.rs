@@ -24,8 +24,8 @@ pub struct PublishBatch {
     /// The ts of the last plain body (an event without key, headers and other options), and where its first bytes are: the
     /// next plain body most likely begins with the same bytes.
     head: Option<(i64, Range<usize>)>,
-    /// The groups that events of the batch are addressed to. They must exist when the batch is appended.
-    addressees: Vec<Addressee>,
+    /// The groups that events of the batch are addressed to, with the index of the event's topic.
+    addressees: Vec<(u32, Addressee)>,
     /// The buffer that payloads are serialized into before they are checked.
     scratch: Vec<u8>,
     now_ms: i64,
@@ -194,12 +194,12 @@ impl PublishBatch {
             && options.addressee.is_none()
             && self.bytes[payload_start..].trim_ascii() == b"null";
         put_body_end(&mut self.bytes);
-        self.addressees.extend(options.addressee.clone());
         let body = start..self.bytes.len();
         if self.topics.last() != Some(topic) {
             self.topics.push(topic.clone());
         }
         let topic = self.topics.len() as u32 - 1;
+        self.addressees.extend(options.addressee.clone().map(|addressee| (topic, addressee)));
         self.events.push(BatchEvent { topic, id: options.id, ts, key, body, is_tombstone });
         Ok(())
     }
@@ -243,9 +243,15 @@ impl PublishBatch {
         &self.topics
     }
 
-    /// The groups that its events are addressed to; empty for a batch of ordinary events.
-    pub fn addressees(&self) -> &[Addressee] {
-        &self.addressees
+    /// The topics and addressees of its events for one group. These groups must exist and read the topics when the batch is
+    /// appended.
+    pub fn addressed_events(&self) -> impl Iterator<Item = (&Topic, &Addressee)> {
+        self.addressees.iter().map(|(topic, addressee)| (&self.topics[*topic as usize], addressee))
+    }
+
+    /// Whether an event of the batch is for one group.
+    pub fn has_addressees(&self) -> bool {
+        !self.addressees.is_empty()
     }
 
     /// For each event, the index of its topic in [`Self::topics`].

@@ -28,8 +28,10 @@ fn the_segments_of_a_new_log_grow() {
     let disk = Disk::new(11);
     let rig = Rig::open(&disk, growing_options()).unwrap();
     rig.settle();
+    assert_eq!(segment_lengths(&disk), [16 * KIB], "an empty log");
+    rig.fill("t", 1);
     assert_eq!(segment_lengths(&disk), [16 * KIB, 32 * KIB], "the first segment, and a prepared one");
-    rig.fill("t", 4000);
+    rig.fill("t", 3999);
     let lengths = segment_lengths(&disk);
     let grown = [16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB, 256 * KIB, 256 * KIB];
     assert!(lengths.starts_with(&grown), "{lengths:?}");
@@ -57,7 +59,7 @@ fn an_append_that_is_larger_than_the_prepared_segments_gets_a_larger_one() {
     rig.put(&append);
     // The prepared segment that was too small is used too.
     rig.fill("t", 500);
-    assert_eq!(segment_lengths(&disk), [16 * KIB, 32 * KIB, 208 * KIB, 256 * KIB]);
+    assert!(segment_lengths(&disk).starts_with(&[16 * KIB, 32 * KIB, 208 * KIB, 256 * KIB]));
     assert_eq!(read_all(&rig.log, topic).len(), 504);
     let rig = rig.reopen();
     assert_eq!(read_all(&rig.log, topic).len(), 504);
@@ -77,9 +79,9 @@ fn without_room_for_a_larger_segment_small_appends_still_work() {
     rig.settle();
     assert!(matches!(rig.log.try_append(&append, &mut outcomes), Err(AppendError::StorageFull)));
     // These fill the first segment and begin the prepared one.
-    rig.fill("t", 150);
+    rig.fill("t", 80);
     disk.set_capacity(None);
     rig.settle();
     rig.put(&append);
-    assert_eq!(read_all(&rig.log, topic).len(), 154);
+    assert_eq!(read_all(&rig.log, topic).len(), 84);
 }

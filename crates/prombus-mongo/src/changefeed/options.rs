@@ -65,6 +65,11 @@ impl ChangefeedOptions {
     #[must_use]
     pub fn topic(mut self, topic: impl Into<String>) -> Self {
         self.topic = topic.into();
+        self.named()
+    }
+
+    /// Gives a feed without a name the name `<collection>::<topic>`, so that two feeds do not share a position.
+    pub(super) fn named(mut self) -> Self {
         if self.name.is_empty() {
             self.name = format!("{}::{}", self.collection, self.topic);
         }

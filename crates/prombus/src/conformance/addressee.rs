@@ -2,7 +2,9 @@
 
 use super::probe::{ack, dead_letters, group_info, next, nothing, publish, subscribe, topic, until_floor};
 use crate::engine::LetterClosing;
-use crate::{Addressee, Bus, ClosedCount, PublishError, PublishOptions, PullLimit, TopicAdminError, Uuid};
+use crate::{
+    Addressee, Bus, ClosedCount, PublishError, PublishOptions, PullLimit, Start, TopicAdminError, Uuid,
+};
 
 /// Only the addressee receives the event, with all its fields. The cursors of other groups move over it.
 pub async fn only_the_addressee_receives_an_addressed_event(bus: Bus) {
@@ -60,7 +62,7 @@ pub async fn an_addressed_event_that_fails_becomes_a_dead_letter(bus: Bus) {
     assert_eq!(letter.original.addressee, Some(Addressee::new("orders", "billing")));
 }
 
-/// An event that is addressed to a group that does not exist is refused with its whole batch.
+/// An event that is addressed to a group that does not exist, or does not read its topic, is refused with its whole batch.
 pub async fn an_unknown_addressee_is_an_error(bus: Bus) {
     subscribe(&bus, "orders", "billing").await.unsubscribe().await.expect("leaves");
     let unknown = [("orders", "audit"), ("orders.*", "billing")];
@@ -69,6 +71,10 @@ pub async fn an_unknown_addressee_is_an_error(bus: Bus) {
         let (subscription, group) = (subscription.to_owned(), group.to_owned());
         assert_eq!(refused, PublishError::UnknownGroup { subscription, group });
     }
+    // A group that does not read the topic would not receive the event.
+    let refused = bus.publish("payments", &1).addressee("orders", "billing").await.expect_err("is not read");
+    let (subscription, group) = ("orders".to_owned(), "billing".to_owned());
+    assert_eq!(refused, PublishError::NotRead { subscription, group, topic: "payments".to_owned() });
     let mut batch = bus.batch();
     let options = PublishOptions { addressee: Some(Addressee::new("orders", "audit")), ..Default::default() };
     batch.push("orders", &1, &PublishOptions::default()).expect("is valid");
@@ -142,4 +148,31 @@ pub async fn dead_letters_are_open_until_they_are_closed(bus: Bus) {
     next(&mut billing).await.nack("boom").await.expect("nacks");
     dead_letters(&bus, "orders", 1).await;
     assert_eq!(open(), [("dlq.orders".to_owned(), 1)]);
+}
+
+/// An event that fails again after its dead letter was closed becomes a new dead letter, which is open.
+pub async fn an_event_that_fails_again_after_its_letter_was_closed_has_a_new_letter(bus: Bus) {
+    let group = bus.subscribe("orders", "billing").from_earliest().max_attempts(1);
+    let mut billing = group.await.expect("subscribes");
+    publish(&bus, "orders", 1).await;
+    let letters = topic("dlq.orders");
+    let mut ids = Vec::new();
+    for round in 1..=3 {
+        next(&mut billing).await.nack(&format!("boom {round}")).await.expect("nacks");
+        dead_letters(&bus, "orders", round).await;
+        let states = bus.backend().dead_letters(&letters).expect("the topic exists");
+        assert_eq!((states.open, states.last_seq), (1, round as u64));
+        let page = bus.read_from(&letters, states.last_seq, PullLimit::default()).await.expect("reads");
+        ids.push(page.events[0].id());
+        // While the letter is open, another failure adds nothing.
+        bus.seek("orders", "billing", Start::Earliest).await.expect("moves");
+        next(&mut billing).await.nack("boom again").await.expect("nacks");
+        until_floor(&bus, "orders", "billing", 1).await;
+        assert_eq!(bus.backend().dead_letters(&letters).expect("the topic exists").last_seq, round as u64);
+        let last = *ids.last().expect("a letter");
+        bus.backend().close_dead_letters(&letters, &[last], LetterClosing::Discarded).await.expect("closes");
+        bus.seek("orders", "billing", Start::Earliest).await.expect("moves");
+    }
+    ids.dedup();
+    assert_eq!(ids.len(), 3);
 }

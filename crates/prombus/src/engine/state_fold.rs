@@ -20,6 +20,8 @@ pub struct RestoredState {
     pub kept: Vec<(String, Vec<u8>)>,
     /// The closed dead letters of dead-letter topics.
     pub closed_letters: Vec<(TopicId, ClosedLetters)>,
+    /// Whether the store may have events that are addressed to one group.
+    pub has_addressees: bool,
 }
 
 /// The progress of a group in a topic.
@@ -231,9 +233,11 @@ impl FoldedState {
         groups.chain(cut).chain(settings).chain(kept).chain(features).chain(letters)
     }
 
-    /// The version of the format that the state needs. A state without features and closed letters can be read by version 2.
+    /// The version of the format that the state needs. A state without features, closed letters and paused groups can be read by
+    /// version 2.
     fn version(&self) -> u8 {
-        let is_old = self.features.is_empty() && self.closed_letters.is_empty();
+        let has_paused = self.groups.values().any(|group| group.is_paused);
+        let is_old = self.features.is_empty() && self.closed_letters.is_empty() && !has_paused;
         if is_old { SNAPSHOT_VERSION - 1 } else { SNAPSHOT_VERSION }
     }
 }
@@ -309,12 +313,13 @@ impl StateFold {
             topic_settings: fold.settings.iter().map(|(name, json)| (name.clone(), json.clone())).collect(),
             kept: fold.kept.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
             closed_letters: fold.closed_letters.iter().map(|(&id, letters)| (id, letters.clone())).collect(),
+            has_addressees: fold.features.contains(ADDRESSEE_FEATURE),
         }
     }
 }
 
 /// The version of the format of [`StateFold::to_bytes`], which later versions of the program must be able to decode. Version 2
-/// adds lease marks, version 3 features and closed dead letters. All versions are a list of records and are decoded in the same
+/// adds lease marks, version 3 features, closed dead letters and paused groups. All versions are a list of records and are decoded in the same
 /// way.
 const SNAPSHOT_VERSION: u8 = 3;
 
@@ -393,7 +398,6 @@ mod tests {
         let progress = GroupProgress { topic, settled, attempts: vec![attempts], leased_to: Some(40) };
         apply(StateRecord::Progress { group: 1, topics: vec![progress] });
         apply(StateRecord::Progress { group: 99, topics: vec![] });
-        apply(StateRecord::Paused { group: 1, is_paused: true });
         apply(StateRecord::Paused { group: 99, is_paused: true });
         apply(StateRecord::Kept { name: "key".into(), value: vec![1, 2] });
         apply(StateRecord::Kept { name: "key".into(), value: vec![3] });
@@ -401,6 +405,7 @@ mod tests {
         groups.snapshot(&mut snapshot);
         assert_eq!(snapshot[0], 2, "older versions can read it");
         for record in [
+            StateRecord::Paused { group: 1, is_paused: true },
             StateRecord::Requires { feature: ADDRESSEE_FEATURE.into() },
             StateRecord::LettersClosed { topic, closing: LetterClosing::Redriven, seqs: vec![(4, 6)] },
         ] {

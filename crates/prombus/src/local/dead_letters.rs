@@ -4,10 +4,12 @@
 //! writes dead letters on the calling thread.
 //!
 //! A dead letter and the settling of its event are one commit. The id of a dead letter is derived from the topic, the group and
-//! the event's id, so a retry after a crash does not add a second dead letter.
+//! the event's id, so a retry after a crash does not add a second dead letter. If the event fails again after its dead letter was
+//! closed, there is a second one.
 
 use super::groups::act::GroupRuntime;
 use super::groups::cell::{GroupCell, GroupTopic};
+use super::letter_states::LetterStates;
 use super::log_limit::{Allowed, LogLimit};
 use super::registry::Registry;
 use crate::backend::{BoxFuture, GroupSpec, event_id_of, uuid_of};
@@ -16,7 +18,9 @@ use crate::delivery::{GiveUp, Millis};
 use crate::engine::{Engine, GroupProgress, MayBlock, NewEvent, StateRecord, TopicId, Visit};
 use crate::error::{ReadError, StoreError};
 use parking_lot::Mutex;
-use prombus_protocol::{BodyFields, Topic, Uuid, put_body_end, put_body_head, put_record, put_string};
+use prombus_protocol::{
+    BodyFields, Topic, Uuid, one_line, put_body_end, put_body_head, put_record, put_string,
+};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::io::Write as _;
@@ -48,6 +52,7 @@ struct Writing {
     engine: Arc<dyn Engine>,
     runtime: Arc<GroupRuntime>,
     registry: Arc<Registry>,
+    letters: Arc<LetterStates>,
     log_limit: LogLimit,
 }
 
@@ -59,9 +64,14 @@ struct Original {
 }
 
 impl DeadLetterWriter {
-    pub(super) fn new(engine: Arc<dyn Engine>, runtime: Arc<GroupRuntime>, registry: Arc<Registry>) -> Self {
+    pub(super) fn new(
+        engine: Arc<dyn Engine>,
+        runtime: Arc<GroupRuntime>,
+        registry: Arc<Registry>,
+        letters: Arc<LetterStates>,
+    ) -> Self {
         let log_limit = LogLimit::new(LOG_LINES_MAX, LOG_WINDOW_MS);
-        let writing = Writing { engine, runtime, registry, log_limit };
+        let writing = Writing { engine, runtime, registry, letters, log_limit };
         Self { writing: Arc::new(writing), current: Mutex::default() }
     }
 
@@ -133,14 +143,16 @@ impl Writing {
             cell.inspect(|core| core.topic(give_up.position.source).clone());
         let (group, seq) = (&cell.spec.group, give_up.position.seq);
         if topic.is_dead_letter() {
-            let (attempts, error) = (give_up.attempts, &give_up.error);
-            tracing::warn!(
-                "group {group} on {topic}: seq {seq} is parked after {attempts} attempts: {error}"
-            );
+            self.log(&give_up, |attempts| {
+                format!("group {group} on {topic}: seq {seq} is parked after {attempts}")
+            });
             return self.park(cell, &give_up);
         }
         let written = match self.original(topic_id, seq).await {
-            Ok(Some(original)) => self.write_dead_letter(cell, topic_id, &topic, &give_up, &original),
+            Ok(Some(original)) => match self.new_id(cell, &topic, original.id).await {
+                Ok(id) => self.write_dead_letter(cell, topic_id, &topic, &give_up, &original, id),
+                Err(error) => Err(error),
+            },
             Ok(None) => return self.park(cell, &give_up),
             Err(error) => Err(error),
         };
@@ -193,6 +205,7 @@ impl Writing {
         topic: &Topic,
         give_up: &GiveUp,
         original: &Original,
+        id: Uuid,
     ) -> Result<(), StoreError> {
         let dead_letter_topic = topic.dead_letter();
         let dead_letter_topic_id = self.registry.ensure_dead_letter_topic(&dead_letter_topic)?;
@@ -200,7 +213,7 @@ impl Writing {
         let body = dead_letter_body(&dead_letter_topic, topic, &cell.spec, &original.record, give_up, ts);
         let dead_letter = NewEvent {
             topic: dead_letter_topic_id,
-            id: Some(event_id_of(dead_letter_id(cell, topic, original.id))),
+            id: Some(event_id_of(id)),
             ts,
             key: None,
             body: &body,
@@ -227,31 +240,43 @@ impl Writing {
             Ok::<(), StoreError>(())
         })?;
         if is_written {
-            self.log(cell, topic, give_up, original.id);
+            let (group, subscription, event) = (&cell.spec.group, &cell.spec.subscription, original.id);
+            self.log(give_up, |attempts| {
+                format!(
+                    "dead letter: group {group} on {subscription} gave up event {event} ({topic} seq {seq}) after {attempts}"
+                )
+            });
         }
         Ok(())
     }
 
-    /// Logs a dead letter, unless too many were logged recently.
-    fn log(&self, cell: &GroupCell, topic: &Topic, give_up: &GiveUp, id: Uuid) {
+    /// The id of the next dead letter of an event. A closed letter stays closed, so if the event failed before and that letter was
+    /// redriven or discarded, the new letter has another id. A retry after a crash finds the same id.
+    async fn new_id(&self, cell: &GroupCell, topic: &Topic, event: Uuid) -> Result<Uuid, StoreError> {
+        let mut id = dead_letter_id(cell, topic, event);
+        while let Some(seq) = self.letters.closed_seq(&topic.dead_letter(), id).await.map_err(store_error)? {
+            id = Uuid::new_v5(&id, &seq.to_be_bytes());
+        }
+        Ok(id)
+    }
+
+    /// Logs an event that was given up, unless too many were logged recently. `what` gets the number of attempts.
+    fn log(&self, give_up: &GiveUp, what: impl FnOnce(&str) -> String) {
         let Some(Allowed { left_out, is_last }) = self.log_limit.take(self.runtime.clock.steady_ms()) else {
             return;
         };
-        let (group, subscription) = (&cell.spec.group, &cell.spec.subscription);
-        let (seq, attempts) = (give_up.position.seq, give_up.attempts);
+        let attempts = give_up.attempts;
         let plural = if attempts == 1 { "" } else { "s" };
-        let error = shortened(&give_up.error);
+        let what = what(&format!("{attempts} attempt{plural}"));
+        let error = one_line(&give_up.error, LOG_ERROR_CHARS);
         let mut more = String::new();
         if left_out > 0 {
-            more = format!("; {left_out} earlier dead letters were not logged");
+            more = format!("; {left_out} earlier events were not logged");
         }
         if is_last {
             more.push_str("; further ones in the next 10 s are only counted");
         }
-        tracing::warn!(
-            "dead letter: group {group} on {subscription} gave up event {id} ({topic} seq {seq}) after {attempts} \
-             attempt{plural}: {error}{more}"
-        );
+        tracing::warn!("{what}: {error}{more}");
     }
 
     /// The stored event; `None` if it was removed.
@@ -269,10 +294,16 @@ impl Writing {
         });
         match scanned.await {
             Ok(_) => Ok(original),
-            Err(error) if error.is_unreadable() => Err(StoreError::Lookup(error.to_string())),
             Err(ReadError::UnknownTopic(_)) => Ok(None),
-            Err(error) => Err(StoreError::Other(error.to_string())),
+            Err(error) => Err(store_error(error)),
         }
+    }
+}
+
+fn store_error(error: ReadError) -> StoreError {
+    match error.is_unreadable() {
+        true => StoreError::Lookup(error.to_string()),
+        false => StoreError::Other(error.to_string()),
     }
 }
 
@@ -284,15 +315,6 @@ fn dead_letter_id(cell: &GroupCell, topic: &Topic, id: Uuid) -> Uuid {
     }
     name.extend_from_slice(id.as_bytes());
     Uuid::new_v5(&NAMESPACE, &name)
-}
-
-/// An error as one line of limited length.
-fn shortened(error: &str) -> String {
-    let line = error.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(LOG_ERROR_CHARS) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
-    }
 }
 
 /// The JSON of a dead letter, with the payload `{topic, group, original, err, attempts, ts, subscription}`. `original` is the

@@ -63,6 +63,20 @@ impl LetterStates {
         })
     }
 
+    /// The seq of a letter, if it is closed.
+    pub(super) async fn closed_seq(&self, topic: &Topic, letter: Uuid) -> Result<Option<u64>, ReadError> {
+        let Some(id) = self.registry.topic_id(topic) else { return Ok(None) };
+        if !self.closed.lock().contains_key(&id) {
+            return Ok(None);
+        }
+        let seq = match self.engine.find(id, event_id_of(letter)).await {
+            Err(ReadError::UnknownTopic(_)) => None,
+            found => found?,
+        };
+        let closed = self.closed.lock();
+        Ok(seq.filter(|&seq| closed.get(&id).is_some_and(|letters| letters.closing(seq).is_some())))
+    }
+
     /// The number of open letters of each of these topics that is a dead-letter topic.
     pub(super) fn figures<'a>(
         &self,

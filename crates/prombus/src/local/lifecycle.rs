@@ -31,6 +31,7 @@ use crate::error::{OpenError, Unavailable};
 use crate::leasing_gate::LeasingGate;
 use crate::publishing::PublishLine;
 use parking_lot::Mutex;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
@@ -163,6 +164,7 @@ impl Foundation {
             clock: Arc::clone(clock),
             timer: Timer::default(),
             dead_letters: DeadLetterQueue::default(),
+            has_addressees: AtomicBool::new(restored.has_addressees),
         });
         let registry = Arc::new(Registry::new(
             Arc::clone(engine),
@@ -228,14 +230,18 @@ impl Local {
             registry: Arc::clone(&registry),
             settings: Arc::clone(&settings),
         };
-        let dead_letters =
-            DeadLetterWriter::new(Arc::clone(&engine), Arc::clone(&runtime), Arc::clone(&registry));
-        let letters = LetterStates::new(
+        let letters = Arc::new(LetterStates::new(
             Arc::clone(&engine),
             Arc::clone(&registry),
             Arc::clone(&runtime),
             Arc::clone(&commits),
             restored.closed_letters,
+        ));
+        let dead_letters = DeadLetterWriter::new(
+            Arc::clone(&engine),
+            Arc::clone(&runtime),
+            Arc::clone(&registry),
+            Arc::clone(&letters),
         );
         commits.advance(engine.durable_commit());
         let local = Arc::new(Self {

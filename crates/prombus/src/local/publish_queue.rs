@@ -125,10 +125,7 @@ impl PublishQueue {
     }
 
     fn append(&self, batch: &PublishBatch) -> Result<AppendedEvents, Refused> {
-        let is_addressed = !batch.addressees().is_empty();
-        if is_addressed {
-            self.check_addressees(batch)?;
-        }
+        let is_addressed = batch.has_addressees();
         let mut events: Vec<NewEvent<'_>> = Vec::with_capacity(batch.len());
         let mut outcomes = Vec::with_capacity(batch.len());
         let mut tries = 0;
@@ -137,6 +134,10 @@ impl PublishQueue {
                 self.registry.ensure_topics(batch)?;
             }
             let appended = if is_addressed {
+                let _deferred = DeferredWakes::enter();
+                // While this lock is held, the groups cannot be deleted.
+                let _creation = self.registry.creation();
+                self.check_addressees(batch)?;
                 self.append_addressed(&events, &mut outcomes)
             } else {
                 self.append_with_records(&events, &mut outcomes)
@@ -149,12 +150,17 @@ impl PublishQueue {
         }
     }
 
-    /// Refuses a batch with an event that is addressed to a group that does not exist.
+    /// Refuses a batch with an event that is addressed to a group that does not exist or does not read the event's topic: no group
+    /// would receive the event.
     fn check_addressees(&self, batch: &PublishBatch) -> Result<(), Refused> {
-        for addressee in batch.addressees() {
+        for (topic, addressee) in batch.addressed_events() {
             let (subscription, group) = (addressee.subscription.clone(), addressee.group.clone());
-            if self.registry.find_group(&subscription, &group).is_err() {
+            let Ok(cell) = self.registry.find_group(&subscription, &group) else {
                 return Err(Refused::Failed(PublishError::UnknownGroup { subscription, group }));
+            };
+            if !cell.reads(topic) {
+                let topic = topic.to_string();
+                return Err(Refused::Failed(PublishError::NotRead { subscription, group, topic }));
             }
         }
         Ok(())
@@ -170,6 +176,7 @@ impl PublishQueue {
     ) -> Result<Appended, StoreError> {
         let records = [StateRecord::Requires { feature: ADDRESSEE_FEATURE.to_owned() }];
         let batch = AppendBatch { events, records: &records, use_reserve: false };
+        self.runtime.has_addressees.store(true, Ordering::Relaxed);
         let appended = self.engine.append(&batch, outcomes)?;
         self.runtime.records.appended(appended.commit);
         Ok(appended)

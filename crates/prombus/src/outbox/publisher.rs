@@ -42,6 +42,7 @@ impl From<PublishError> for PublishFailure {
             | PublishError::Serialize(_)
             | PublishError::TooLarge { .. }
             | PublishError::UnknownGroup { .. }
+            | PublishError::NotRead { .. }
             | PublishError::BatchTooLarge(_) => Self::Permanent(text),
             PublishError::StorageFull | PublishError::Unavailable(_) | PublishError::Lookup(_) => {
                 Self::Unavailable(text)

@@ -29,7 +29,7 @@ fn builder() -> BusBuilder {
     Bus::builder().log(LogEngineOptions { log })
 }
 
-/// Three letters of the group billing: the first is redriven to billing, the second discarded.
+/// Three letters of the group billing: the first is redriven to billing, the second discarded. Another group is paused.
 async fn write(folder: &Path) {
     let bus = builder().open(folder).await.expect("opens");
     bus.subscribe("orders", "audit")
@@ -54,6 +54,8 @@ async fn write(folder: &Path) {
         bus.backend().close_dead_letters(&letters, &[id], closing).await.expect("closes");
     }
     billing.unsubscribe().await.expect("leaves");
+    bus.subscribe("orders", "paused").await.expect("joins").unsubscribe().await.expect("leaves");
+    bus.pause_group("orders", "paused").await.expect("pauses");
     bus.close().await.expect("closes");
 }
 
@@ -74,6 +76,8 @@ async fn check(folder: &Path) {
     assert_eq!(batch.iter().map(|it| it.seq()).collect::<Vec<_>>(), [1, 2, 3]);
     drop(batch);
     audit.unsubscribe().await.expect("leaves");
+    let paused = bus.group("orders", "paused").await.expect("reads").expect("the group exists");
+    assert!(paused.is_paused);
     bus.close().await.expect("closes");
 }
 

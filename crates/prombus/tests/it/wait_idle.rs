@@ -1,5 +1,6 @@
 //! `wait_idle` resolves when a group has settled everything, and not before.
 
+use crate::folder::Folder;
 use prombus::{Bus, GroupError, Unavailable};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -110,5 +111,21 @@ async fn a_group_that_is_missing_or_goes_away_is_an_error() {
             }
         };
         assert_eq!(timeout(SOON, waiting).await.expect("in time"), Err(expected));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_dead_letters_of_an_idle_group_can_be_read() {
+    let folder = Folder::new();
+    let bus = Bus::open(folder.path()).await.expect("it opens");
+    let orders = bus.subscribe("orders", "billing").from_earliest().max_attempts(1);
+    let _orders =
+        orders.handler(|_, _| async { Err::<(), _>("boom".to_owned()) }).await.expect("it subscribes");
+    for number in 1..=20_u64 {
+        bus.publish("orders", &number).await.expect("it publishes");
+        idle(&bus, "billing").await;
+        let letters = bus.topics().await.expect("it lists");
+        let letters = letters.iter().find(|it| it.topic.as_str() == "dlq.orders").expect("it exists");
+        assert_eq!(letters.last_seq, number);
     }
 }

@@ -8,6 +8,7 @@ use crate::delivery::Millis;
 use crate::local::record_writer::{RecordWriter, Sending};
 use crate::local::timer::Timer;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// The other waiting members are woken this long after a member was woken, in case that member does not pull.
 const WAKE_OTHERS_AFTER_MS: Millis = 20;
@@ -18,6 +19,8 @@ pub(in crate::local) struct GroupRuntime {
     pub(in crate::local) records: RecordWriter,
     pub(in crate::local) timer: Timer,
     pub(in crate::local) dead_letters: DeadLetterQueue,
+    /// Whether the store may have events that are addressed to one group.
+    pub(in crate::local) has_addressees: AtomicBool,
 }
 
 /// Work that a change of a group leaves for the time after the group's lock is released.

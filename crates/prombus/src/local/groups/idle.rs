@@ -1,10 +1,13 @@
-//! Waits until groups are idle: all their events are settled, and none is leased or waits for redelivery.
+//! Waits until groups are idle: all their events are settled, none is leased or waits for redelivery, and all of that is durable.
+//! So the dead letters of their events can be read.
 //!
 //! A caller registers with each group and then looks at it. Every change of a group wakes its callers, which look again, so there
 //! is no polling.
 
 use super::Groups;
 use super::cell::GroupCell;
+use super::durable_ticket::GroupRecords;
+use crate::backend::Durability as _;
 use crate::error::GroupError;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -38,19 +41,34 @@ impl Groups {
             return Err(GroupError::NoSuchGroup { group: group.to_owned() });
         }
         let wait = IdleWait { groups: self, cells, number: NEXT_CALLER.fetch_add(1, Ordering::Relaxed) };
-        poll_fn(|context| wait.poll(context)).await
+        poll_fn(|context| wait.poll(context)).await?;
+        for cell in &wait.cells {
+            let generation = cell.changes.lock().current_generation();
+            let records =
+                GroupRecords::new(Arc::clone(&self.runtime), Arc::clone(&self.commits), Arc::clone(cell));
+            poll_fn(|context| records.poll_generation(generation, context)).await?;
+        }
+        Ok(())
     }
 
-    /// Whether a group has settled all events that are durable now.
-    fn is_idle(&self, cell: &GroupCell) -> bool {
+    /// The number of events that are durable now in the topics of a group; `None` if the group has not settled all of them.
+    fn settled_events(&self, cell: &GroupCell) -> Option<u64> {
         cell.inspect(|core| {
             let counts = core.machine.counts();
-            let is_settled = core.live_topics().all(|(source, topic)| {
+            if counts.leased > 0 || counts.waiting > 0 {
+                return None;
+            }
+            core.live_topics().try_fold(0, |sum, (source, topic)| {
                 let status = core.machine.status(source);
-                self.engine.last_seq(topic.id) <= status.floor + status.settled_above
-            });
-            is_settled && counts.leased == 0 && counts.waiting == 0
+                let last_seq = self.engine.last_seq(topic.id);
+                (last_seq <= status.floor + status.settled_above).then_some(sum + last_seq)
+            })
         })
+    }
+
+    /// The numbers of settled events of groups that are idle; `None` if one of them is not.
+    fn all_settled(&self, cells: &[Arc<GroupCell>]) -> Option<Vec<u64>> {
+        cells.iter().map(|cell| self.settled_events(cell)).collect()
     }
 }
 
@@ -68,10 +86,14 @@ impl IdleWait<'_> {
         if self.cells.iter().any(|cell| cell.is_deleted()) {
             return Poll::Ready(Err(GroupError::Deleted));
         }
-        match self.cells.iter().all(|cell| self.groups.is_idle(cell)) {
-            true => Poll::Ready(Ok(())),
-            false => Poll::Pending,
+        let Some(settled) = self.groups.all_settled(&self.cells) else { return Poll::Pending };
+        // The groups are looked at one after the other: meanwhile, the handler of one may have published to another. If a second
+        // look finds the same, all groups were idle between the two.
+        if self.cells.len() > 1 && self.groups.all_settled(&self.cells) != Some(settled) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
         }
+        Poll::Ready(Ok(()))
     }
 }
 

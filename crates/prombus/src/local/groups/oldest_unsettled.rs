@@ -77,7 +77,9 @@ impl OldestUnsettledTimes {
 fn look_up(engine: &dyn Engine, missing: &[Oldest], times: &mut CommitTimes, may_block: MayBlock) -> usize {
     let started = Instant::now();
     let mut asked = 0;
-    for some in missing.chunks(LOOKUPS_SIDE_BY_SIDE) {
+    // An engine that reads its own files does so within the call, so several lookups at once gain nothing.
+    let side_by_side = if engine.capabilities().reads_locally { 1 } else { LOOKUPS_SIDE_BY_SIDE };
+    for some in missing.chunks(side_by_side) {
         if started.elapsed() > LOOKUP_TIME_MAX {
             break;
         }

@@ -38,7 +38,11 @@ pub(in crate::local) fn settle(
     if has_room {
         let holder = match sender {
             Sender::Member(member) => Some(member),
-            Sender::LastHolder => None,
+            Sender::LastHolder => {
+                // The holder may have pulled the event and not handed it out yet: it must check its lease again.
+                cell.raise_epoch();
+                None
+            }
         };
         cell.waiters.wake_windows(holder);
     }
