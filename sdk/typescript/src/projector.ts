@@ -166,6 +166,8 @@ export class Projector<S, T = unknown> {
   readonly #options: ProjectorOptions;
   readonly #projection: Projection<S, T>;
   #position: Position | undefined;
+  /** Whether the group was moved to after an event, so that without a position the first delivery is the next input. */
+  #isAfterEvent = false;
   /** Seq of the newest input for this group when the projector was opened. */
   #endAtOpen = 0;
   /** Keys with unpublished states, and the id of the input that changed each of them last; undefined if `tick` did. */
@@ -328,7 +330,7 @@ export class Projector<S, T = unknown> {
    * the delivered seqs, so after a gap the stored events in between are read.
    */
   async #isNext(seq: number): Promise<boolean> {
-    if (this.#position === undefined && this.#options.from === "latest") return true;
+    if (this.#position === undefined && (this.#isAfterEvent || this.#options.from === "latest")) return true;
     let next = (this.#position?.seq ?? 0) + 1;
     // Usually the first stored event decides. A redrive may have added many events for another group.
     let limit = 1;
@@ -460,7 +462,10 @@ export class Projector<S, T = unknown> {
   /** Moves the group. This voids the leases of members that lost their connection, so that all inputs are delivered in order. */
   async #seek(start: Start): Promise<void> {
     const { input, group } = this.#options;
-    await orFromEarliest(start, (to) => this.#client.seek(input, group, to));
+    await orFromEarliest(start, async (to) => {
+      await this.#client.seek(input, group, to);
+      this.#isAfterEvent = typeof to === "object";
+    });
   }
 
   /** Repeats a call while it fails with a retryable error, until `stop()`. */

@@ -145,6 +145,20 @@ describe("Projector", () => {
     await second.stop();
   });
 
+  test("a projector that has no state yet continues after its cursor when it is opened again", async () => {
+    const bus = client();
+    const options = names();
+    const folded: number[] = [];
+    const silent: Projection<number, number> = { fold: (event) => void folded.push(event.payload) };
+    for (const n of [1, 2]) {
+      const projector = await Projector.open(bus, options, silent);
+      const input = await bus.publish(options.input, n);
+      await until(() => hasFolded(bus, options, input.id), `input ${n}`);
+      await projector.stop();
+    }
+    expect(folded).toEqual([1, 2]);
+  });
+
   test("each input is folded once, even if the server is killed and projectors are replaced", async () => {
     const own = await startServer();
     cleanups.push(() => own.remove());
