@@ -67,7 +67,7 @@ export interface ProjectorClient {
   consume(topic: string, group: string, options?: SubscribeOptions): ProjectorConsumer;
   cursor(topic: string, group: string): Promise<{ lastId?: string } | null>;
   seek(topic: string, group: string, to: Start): Promise<unknown>;
-  replay(topic: string, options?: { from?: "latest"; fromSeq?: number; limit?: number }): AsyncIterable<StoredEvent>;
+  replay(topic: string, options?: { from?: "latest"; fromSeq?: number; order?: "desc"; limit?: number }): AsyncIterable<StoredEvent>;
 }
 
 export interface ProjectorConsumer {
@@ -134,6 +134,8 @@ interface Position {
 }
 
 const MAX_ATTEMPTS = 1000;
+/** Maximum number of events per request when the next input is searched. */
+const SEARCH_LIMIT = 256;
 /** The default payload limit of a server, and its limit for keys. */
 const MAX_STATE_BYTES = 1 << 20;
 const MAX_KEY_BYTES = 1024;
@@ -164,7 +166,9 @@ export class Projector<S, T = unknown> {
   readonly #options: ProjectorOptions;
   readonly #projection: Projection<S, T>;
   #position: Position | undefined;
-  /** Seq of the newest input when the projector was opened. */
+  /** Whether the group was moved to after an event, so that without a position the first delivery is the next input. */
+  #isAfterEvent = false;
+  /** Seq of the newest input for this group when the projector was opened. */
   #endAtOpen = 0;
   /** Keys with unpublished states, and the id of the input that changed each of them last; undefined if `tick` did. */
   readonly #changed = new Map<string, string | undefined>();
@@ -322,15 +326,34 @@ export class Projector<S, T = unknown> {
   }
 
   /**
-   * Whether this seq is the next stored input after the position. Retention and compaction leave gaps in the seqs, so after a gap
-   * the server is asked which input is next.
+   * Whether this seq is the next stored input after the position. Retention, compaction and events for other groups leave gaps in
+   * the delivered seqs, so after a gap the stored events in between are read.
    */
   async #isNext(seq: number): Promise<boolean> {
-    if (this.#position === undefined && this.#options.from === "latest") return true;
-    const expected = (this.#position?.seq ?? 0) + 1;
-    if (seq === expected) return true;
-    const first = await this.#retry(() => firstOf(this.#client.replay(this.#options.input, { fromSeq: expected, limit: 1 })));
-    return first === undefined || first.seq >= seq;
+    if (this.#position === undefined && (this.#isAfterEvent || this.#options.from === "latest")) return true;
+    let next = (this.#position?.seq ?? 0) + 1;
+    // Usually the first stored event decides. A redrive may have added many events for another group.
+    let limit = 1;
+    return this.#retry(async () => {
+      while (next < seq) {
+        let count = 0;
+        for await (const event of this.#client.replay(this.#options.input, { fromSeq: next, limit })) {
+          if (event.seq >= seq) return true;
+          if (this.#receives(event)) return false;
+          next = event.seq + 1;
+          count += 1;
+        }
+        if (count < limit) return true;
+        limit = Math.min(2 * limit, SEARCH_LIMIT);
+      }
+      return true;
+    });
+  }
+
+  /** Whether the server delivers this input to the group: it is addressed to this group or to none. */
+  #receives({ addressee }: StoredEvent): boolean {
+    const { input, group } = this.#options;
+    return addressee === undefined || (addressee.subscription === input && addressee.group === group);
   }
 
   async #tick(): Promise<void> {
@@ -383,6 +406,8 @@ export class Projector<S, T = unknown> {
     if (input.includes("*")) throw new PrombusError("bad_topic", "a projector reads one topic, not a pattern");
     let pending: StoredEvent[] = [];
     for await (const event of this.#client.replay(output)) {
+      // An event for one group of the output topic is a copy for that group, not a state. It may have the headers of a state.
+      if (event.addressee !== undefined) continue;
       pending.push(event);
       if (event.headers?.[PENDING_HEADER] === group) continue;
       for (const { key, payload } of pending) {
@@ -395,13 +420,22 @@ export class Projector<S, T = unknown> {
       if (ofGroup === group && ofInput === input && id !== undefined) this.#position = { seq: Number(seq), id };
     }
     this.states.end(true);
-    this.#endAtOpen = (await firstOf(this.#client.replay(input, { from: "latest", limit: 1 })))?.seq ?? 0;
-    if (this.#position !== undefined && !(await this.#isOfInput(this.#position))) this.#position = undefined;
+    const newest = await firstOf(this.#client.replay(input, { from: "latest", limit: 1 }));
+    if (this.#position !== undefined && !(await this.#isOfInput(this.#position, newest?.seq ?? 0))) this.#position = undefined;
+    this.#endAtOpen = newest === undefined || this.#receives(newest) ? newest?.seq ?? 0 : await this.#newestSeq();
+  }
+
+  /** Seq of the newest input that the group receives; 0 if there is none. */
+  async #newestSeq(): Promise<number> {
+    for await (const event of this.#client.replay(this.#options.input, { order: "desc" })) {
+      if (this.#receives(event)) return event.seq;
+    }
+    return 0;
   }
 
   /** Whether the position belongs to this input topic. It does not if the topic was deleted and created again. */
-  async #isOfInput({ seq, id }: Position): Promise<boolean> {
-    if (this.#endAtOpen < seq) return false;
+  async #isOfInput({ seq, id }: Position, newestSeq: number): Promise<boolean> {
+    if (newestSeq < seq) return false;
     const found = await firstOf(this.#client.replay(this.#options.input, { fromSeq: seq, limit: 1 }));
     return found === undefined || found.seq > seq || found.id === id;
   }
@@ -428,7 +462,10 @@ export class Projector<S, T = unknown> {
   /** Moves the group. This voids the leases of members that lost their connection, so that all inputs are delivered in order. */
   async #seek(start: Start): Promise<void> {
     const { input, group } = this.#options;
-    await orFromEarliest(start, (to) => this.#client.seek(input, group, to));
+    await orFromEarliest(start, async (to) => {
+      await this.#client.seek(input, group, to);
+      this.#isAfterEvent = typeof to === "object";
+    });
   }
 
   /** Repeats a call while it fails with a retryable error, until `stop()`. */

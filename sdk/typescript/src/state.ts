@@ -31,7 +31,8 @@ type Pending<T> = Map<string, StateChange<T>>;
 
 /**
  * The newest event of each key that is not deleted. The view follows the topic until the view is closed; an event with the payload
- * null deletes its key. Iterating returns the changes from that point on.
+ * null deletes its key. Events for one group (with an `addressee`) do not change the state. Iterating returns the changes from that
+ * point on.
  */
 export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
   readonly #http: Http;
@@ -206,7 +207,7 @@ export class StateView<T = unknown> implements AsyncIterable<StateChange<T>> {
   #apply(event: StoredEvent<T>): void {
     const { id, seq, key } = event;
     this.#position = { id, seq };
-    if (key === undefined) return;
+    if (key === undefined || event.addressee) return;
     const previous = this.#events.get(key);
     const current = event.payload === null ? undefined : event;
     // Deleting the key first moves it to the end: the keys stay in seq order.

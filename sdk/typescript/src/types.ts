@@ -24,7 +24,7 @@ export interface EventRecord<T = unknown> {
   /** Ids of the events that led to this one. */
   caused_by?: UUID[];
   tags?: string[];
-  /** The only group that receives the event; absent if all groups do. Publishing it needs the scope `admin`. */
+  /** The only group that receives the event; absent if all groups do. States by key ignore an event with an addressee. */
   addressee?: Addressee;
 }
 
@@ -74,6 +74,8 @@ export interface PublishOptions {
   tags?: string[] | undefined;
   caused_by?: UUID[] | undefined;
   sid?: UUID | undefined;
+  /** The only group that receives the event. Needs the scope `admin`. If the group does not exist, the publish fails with `not_found`. */
+  addressee?: Addressee | undefined;
   /** Gives up after this time; the default is `publishTimeoutMs` of `connect`. */
   timeoutMs?: Millis | undefined;
 }

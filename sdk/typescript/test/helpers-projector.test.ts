@@ -1,10 +1,11 @@
 /** Tests projectors with a real server that crashes in between. */
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
 import { type Client, connect } from "../src/client.js";
-import { PrombusError } from "../src/errors.js";
+import { PrombusError, RejectError } from "../src/errors.js";
 import { PENDING_HEADER, POSITION_HEADER, type Projection, Projector, type ProjectorClient, States } from "../src/projector.js";
 import type { Delivery, DeadLetter, StoredEvent } from "../src/types.js";
-import { startServer, type TestServer } from "./support/server.js";
+import { runOk } from "./support/run.js";
+import { BINARY, startServer, type TestServer } from "./support/server.js";
 
 const sleep = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
 
@@ -142,6 +143,20 @@ describe("Projector", () => {
     const second = await Projector.open(bus, options, set);
     expect(second.states.size).toBe(0);
     await second.stop();
+  });
+
+  test("a projector that has no state yet continues after its cursor when it is opened again", async () => {
+    const bus = client();
+    const options = names();
+    const folded: number[] = [];
+    const silent: Projection<number, number> = { fold: (event) => void folded.push(event.payload) };
+    for (const n of [1, 2]) {
+      const projector = await Projector.open(bus, options, silent);
+      const input = await bus.publish(options.input, n);
+      await until(() => hasFolded(bus, options, input.id), `input ${n}`);
+      await projector.stop();
+    }
+    expect(folded).toEqual([1, 2]);
   });
 
   test("each input is folded once, even if the server is killed and projectors are replaced", async () => {
@@ -344,6 +359,57 @@ describe("Projector", () => {
     await sleep(100);
     expect(projector.states.get("a")).toBe(210);
     await projector.stop();
+  });
+
+  test("a redrive to another group does not stop projectors, and the addressee folds its own", async () => {
+    const bus = client();
+    bus.on("nack", () => {});
+    const options = names();
+    const dlq = `dlq.${options.input}`;
+    const redrive = (group: string): Promise<string> =>
+      runOk(BINARY, ["dlq", "redrive", options.input, "--group", group, "--yes", "--url", server.http]);
+    let isBroken = true;
+    const billed: number[] = [];
+    await bus.subscribe(options.input, "billing", (event) => {
+      if (isBroken) throw new RejectError("the cause is not fixed");
+      billed.push(event.seq);
+    }, { from: "earliest" });
+    const projection: Projection<number, number> = {
+      fold(event, states) {
+        if (isBroken && event.payload === 2) throw new Error("not now");
+        totals.fold(event, states);
+      },
+    };
+    const projector = await Projector.open(bus, options, projection);
+    for (const n of [1, 2, 3]) await bus.publish(options.input, n, { key: "a" });
+    await until(async () => (await events(bus, dlq)).length === 4, "four dead letters");
+    isBroken = false;
+
+    await redrive("billing");
+    await until(() => billed.length === 3, "three redriven events");
+    const next = await bus.publish(options.input, 10, { key: "a" });
+    await until(() => hasFolded(bus, options, next.id), "the input after the redriven events");
+    expect(projector.states.get("a")).toBe(1 + 3 + 10);
+
+    await redrive(options.group);
+    await until(() => projector.counts.folded === 4, "the projector's own event");
+    expect(projector.states.get("a")).toBe(1 + 2 + 3 + 10);
+    await projector.stop();
+    expect((await events(bus, options.input)).map((event) => event.addressee?.group)).toEqual([
+      undefined, undefined, undefined, "billing", "billing", "billing", undefined, "totals",
+    ]);
+
+    // States that are restored ignore a redriven copy of a state.
+    await bus.subscribe(options.output, "readers", (event) => {
+      if (event.seq === 1) throw new RejectError("not now");
+    }, { from: "earliest" });
+    await until(async () => (await events(bus, `dlq.${options.output}`)).length === 1, "a dead letter of a state");
+    await runOk(BINARY, ["dlq", "redrive", options.output, "--yes", "--url", server.http]);
+    expect((await events(bus, options.output)).at(-1)).toMatchObject({ key: "a", addressee: { subscription: options.output, group: "readers" } });
+    const again = await Projector.open(bus, options, projection);
+    expect(again.states.get("a")).toBe(1 + 2 + 3 + 10);
+    await again.stop();
+    expect((await bus.state(options.output)).get("a")?.payload).toBe(1 + 2 + 3 + 10);
   });
 
   test("ticks change states, and start only after all events that existed at the start are folded", async () => {

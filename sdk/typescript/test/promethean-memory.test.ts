@@ -1,5 +1,6 @@
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { InMemoryCursorStore, InMemoryEventBus, InMemoryEventStore } from "../src/promethean/memory.js";
+import { RejectError } from "../src/errors.js";
 import type { DeadLetter } from "../src/types.js";
 import type { EventRecord } from "../src/promethean/types.js";
 
@@ -62,13 +63,37 @@ describe("the faults of the sketch are gone", () => {
     await until(() => letters.length === 1, "a dead letter");
     expect(attempts).toEqual([1, 2, 3]);
     const letter = letters[0]?.payload as DeadLetter;
-    expect(letter).toMatchObject({ topic: "t", group: "g", err: "no 3", attempts: 3, original: event });
+    expect(letter).toEqual({
+      topic: "t", group: "g", original: event, err: "no 3", attempts: 3, ts: expect.any(Number), subscription: "t",
+    });
     expect((await bus.getCursor("t", "g"))?.lastId).toBe(event.id);
     // After a seek back the event is given up again, with the same dead letter.
     await bus.setCursor("t", "g", { topic: "t" });
     await until(() => attempts.length === 6, "three more attempts");
     await sleep(20);
     expect(letters).toHaveLength(1);
+  });
+
+  test("two groups with one name on different subscriptions each make a dead letter", async () => {
+    const bus = impatient();
+    const subscriptions: unknown[] = [];
+    await bus.subscribe("dlq.t.a", "repair", async (e) => { subscriptions.push((e.payload as DeadLetter).subscription); });
+    for (const subscription of ["t.a", "t.*"]) {
+      await bus.subscribe(subscription, "g", async () => { throw new RejectError("no"); });
+    }
+    await bus.publish("t.a", 1);
+    await until(() => subscriptions.length === 2, "two dead letters");
+    expect(subscriptions.sort()).toEqual(["t.*", "t.a"]);
+  });
+
+  test("a group that has only a stored cursor can be an addressee", async () => {
+    const [store, cursors] = [new InMemoryEventStore(), new InMemoryCursorStore()];
+    const bus = newBus(store, cursors);
+    const addressee = { subscription: "t.*", group: "g" };
+    await expect(bus.publish("t.a", 1, { addressee })).rejects.toMatchObject({ code: "not_found" });
+    await cursors.set("t.*>t.a", "g", { topic: "t.a" });
+    await bus.publish("t.a", 2, { addressee });
+    expect((await store.scan("t.a")).map(({ payload }) => payload)).toEqual([2]);
   });
 
   test("an event that fails in a dead-letter topic is settled there", async () => {

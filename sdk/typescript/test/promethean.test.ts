@@ -155,6 +155,34 @@ describe.each(BUSES)("both buses behave the same: %s", (_name, newBus) => {
     });
   });
 
+  test("an event for one group is delivered only to it, and its dead letter names the subscription", async () => {
+    const bus = await newBus();
+    const [t, pattern] = [topic("addressed"), "addressed.**"];
+    const seen: [string, unknown][] = [];
+    const letters: DeadLetter[] = [];
+    await bus.subscribe(pattern, "g", async (e) => {
+      seen.push(["pattern", e.payload]);
+      if (e.payload === "copy") throw new RejectError("no");
+    });
+    await bus.subscribe(t, "g", async (e) => { seen.push(["topic", e.payload]); });
+    await bus.subscribe(t, "manual", async (e) => { seen.push(["manual", e.payload]); }, { manualAck: true });
+    await bus.subscribe(`dlq.${t}`, "repair", async (e) => { letters.push(e.payload as DeadLetter); });
+    const addressee = { subscription: pattern, group: "g" };
+    const copy = await bus.publish(t, "copy", { addressee });
+    expect(copy.addressee).toEqual(addressee);
+    const last = await bus.publish(t, "last");
+    await until(() => letters.length === 1 && seen.length === 4, "all deliveries");
+    await until(async () => (await bus.getCursor(t, "g"))?.lastId === last.id, "the last event");
+    expect(seen.sort()).toEqual([["manual", "last"], ["pattern", "copy"], ["pattern", "last"], ["topic", "last"]]);
+    expect((await bus.getCursor(t, "manual"))?.lastId).toBe(copy.id);
+    expect(letters[0]).toEqual({
+      topic: t, group: "g", original: expect.objectContaining({ id: copy.id, addressee }), err: "no", attempts: 1,
+      ts: expect.any(Number), subscription: pattern,
+    });
+    const unknown = bus.publish(t, 1, { addressee: { subscription: t, group: "nobody" } });
+    await expect(unknown).rejects.toMatchObject({ code: "not_found" });
+  });
+
   test("a filter function refuses events without blocking the cursor", async () => {
     const bus = await newBus();
     const t = topic();
@@ -534,6 +562,13 @@ describe("compactor", () => {
     expect(seen.map((e) => [e.key, (e.payload as { payload: unknown }).payload]).sort()).toEqual([["k0", { n: 2 }], ["k1", { n: 3 }]]);
     await bus.publish(t, { n: 4 }, { key: "k0" });
     await until(() => seen.length === 3, "the change");
+    // An event for one group is not a state.
+    await bus.subscribe(t, "readers", async () => {});
+    const addressee = { subscription: t, group: "readers" };
+    for (const key of ["k0", "k1", "k2"]) await bus.publish(t, key === "k1" ? null : "copy", { key, addressee });
+    expect((await source.scan(t, {})).slice(-3).map((event) => event.addressee)).toEqual([addressee, addressee, addressee]);
+    await sleep(60);
+    expect(seen).toHaveLength(3);
     await bus.publish(t, null, { key: "k0" });
     await until(() => seen.length === 4, "the deletion");
     expect(seen[3]).toMatchObject({ key: "k0", payload: null });
@@ -553,6 +588,10 @@ describe("compactor", () => {
       topic: "s", snapshotTopic: "s.snapshot", intervalMs: 10, keySource: (e) => `k${(e.payload as { n: number }).n % 2}`,
     });
     await until(async () => (await store.scan("s.snapshot")).length === 2, "two snapshots");
+    await bus.subscribe("s", "readers", async () => {});
+    for (const payload of [{ n: 4 }, { n: 5 }]) await bus.publish("s", payload, { addressee: { subscription: "s", group: "readers" } });
+    await sleep(50);
+    expect(await store.scan("s.snapshot")).toHaveLength(2);
     stop();
   });
 });

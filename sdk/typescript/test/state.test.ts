@@ -2,6 +2,7 @@ import { cp, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { connect } from "../src/client.js";
 import { Http } from "../src/http.js";
 import { type StateChange, StateView } from "../src/state.js";
 import { collect, countedSignal, fakeServer, httpOf, publishRecords, timers, until } from "./support/history.js";
@@ -39,6 +40,29 @@ describe("StateView", () => {
     view.close();
     await view.closed;
     expect([view.error, contents(view)]).toEqual([undefined, { a: 3, new: 1 }]);
+  });
+
+  it("is not changed by events for one group", async () => {
+    const bus = connect(server.ws);
+    await bus.subscribe("addressed", "readers", () => {});
+    const addressee = { subscription: "addressed", group: "readers" };
+    await put("addressed", ["a", 1], ["b", 1]);
+    const view = await StateView.load<number>(http, "addressed");
+    const changes = view[Symbol.asyncIterator]();
+    await bus.publish("addressed", 0, { key: "a", addressee });
+    await bus.publish("addressed", null, { key: "b", addressee });
+    await bus.publish("addressed", 0, { key: "c", addressee });
+    await put("addressed", ["a", 2]);
+    await until(() => view.position?.seq === 6);
+    expect(contents(view)).toEqual({ a: 2, b: 1 });
+    expect((await collect({ [Symbol.asyncIterator]: () => changes }, 1)).map(told)).toEqual([["a", 2, 1]]);
+    expect((await collect(bus.replay("addressed"))).map((event) => event.addressee?.group)).toEqual([
+      undefined, undefined, "readers", "readers", "readers", undefined,
+    ]);
+    const unknown = bus.publish("addressed", 0, { addressee: { subscription: "addressed", group: "nobody" } });
+    await expect(unknown).rejects.toMatchObject({ code: "not_found" });
+    view.close();
+    await bus.close();
   });
 
   it("works with a topic that does not exist yet", async () => {

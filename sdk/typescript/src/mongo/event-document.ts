@@ -1,7 +1,7 @@
 /** Decodes events from documents. The payload is in `payload_json`; the field `payload` is for ad hoc queries and is not read. */
 import type { Binary } from "mongodb";
 import { PrombusError } from "../errors.js";
-import type { StoredEvent } from "../types.js";
+import type { Addressee, StoredEvent } from "../types.js";
 import { seqOf } from "./event-keys.js";
 
 /** A document of the collection `events`, which also contains fences and records (`readable.ts` defines them). */
@@ -20,12 +20,13 @@ export interface EventDocument {
   headers?: Record<string, string>;
   caused_by?: string[];
   tags?: string[];
+  addressee?: Addressee;
   /** The whole event as JSON, if BSON cannot represent its headers; `payload_json` may be absent then. */
   body?: Binary;
 }
 
 /** The optional fields of an event. */
-const OPTIONAL = ["key", "sid", "partition", "headers", "caused_by", "tags"] as const;
+const OPTIONAL = ["key", "sid", "partition", "headers", "caused_by", "tags", "addressee"] as const;
 
 /** Decodes an event. Throws `internal` if the document is damaged. */
 export function eventOf(document: EventDocument): StoredEvent {

@@ -80,7 +80,7 @@ export class MongoEventStore implements EventStore {
 
   /**
    * The newest event of each key in `keys`, or of every key of the topic if `keys` is empty. Omits deleted keys, whose newest payload is
-   * `null`.
+   * `null`. Ignores events for one group (with an `addressee`), as the server's states do.
    */
   async latestByKey(topic: string, keys: string[] = []): Promise<Record<string, EventRecord | undefined>> {
     const readable = await this.#readable.topic(topic);
@@ -91,8 +91,10 @@ export class MongoEventStore implements EventStore {
   }
 
   async #newestOf(topic: ReadableTopic, keys: string[]): Promise<EventDocument[]> {
-    const newest = (key: string): Promise<EventDocument | null> =>
-      this.#readable.events.findOne(keyed(topic, { key }), { ...FIND, sort: { seq: -1 }, hint: KEYS_INDEX });
+    const newest = (key: string): Promise<EventDocument | null> => {
+      const filter = keyed(topic, { key, addressee: { $exists: false } });
+      return this.#readable.events.findOne(filter, { ...FIND, sort: { seq: -1 }, hint: KEYS_INDEX });
+    };
     const documents: EventDocument[] = [];
     for (const part of chunks(keys, KEYS_AT_ONCE)) {
       for (const found of await Promise.all(part.map(newest))) {
@@ -102,7 +104,10 @@ export class MongoEventStore implements EventStore {
     return documents;
   }
 
-  /** First reads only the index to find the newest seq of each key, then one event per key. */
+  /**
+   * First reads only the index to find the newest seq of each key, then one event per key. The index does not contain the addressee,
+   * so keys whose newest event is for one group are looked up again, one by one.
+   */
   async #newestOfAll(topic: ReadableTopic): Promise<EventDocument[]> {
     const stages = [
       { $match: keyed(topic, { key: { $gte: "" } }) },
@@ -116,7 +121,10 @@ export class MongoEventStore implements EventStore {
       const $or = part.map(({ _id: key, seq }) => ({ topic_no: topic.topicNo, key, seq }));
       documents.push(...await this.#readable.events.find({ $or }, { ...FIND, hint: KEYS_INDEX }).toArray());
     }
-    return documents;
+    const addressed = documents.filter(({ addressee }) => addressee !== undefined);
+    if (addressed.length === 0) return documents;
+    const others = documents.filter(({ addressee }) => addressee === undefined);
+    return [...others, ...await this.#newestOf(topic, addressed.map(({ key }) => key as string))];
   }
 }
 

@@ -60,14 +60,14 @@ export class PrombusEventBus implements EventBus {
 
   /** Resolves with the event when it is durable. If the topic already had the id, resolves with the stored event. */
   async publish<T>(topic: string, payload: T, opts: PublishOptions = {}): Promise<EventRecord<T>> {
-    const { ts = Date.now(), key, headers, tags, caused_by, sid } = opts;
+    const { ts = Date.now(), key, headers, tags, caused_by, sid, addressee } = opts;
     const { id, seq, duplicate } = await this.client.publish(topic, payload, { ...opts, ts });
     if (duplicate === true) {
       const stored = await this.#stored<T>(topic, seq).catch(() => undefined);
       if (stored?.id === id) return stored;
     }
     const event: EventRecord<T> = { id, seq, ts, topic, payload };
-    for (const [name, value] of Object.entries({ key, headers, tags, caused_by, sid })) {
+    for (const [name, value] of Object.entries({ key, headers, tags, caused_by, sid, addressee })) {
       if (value !== undefined) Object.assign(event, { [name]: value });
     }
     return event;

@@ -37,8 +37,10 @@ export function startCompactor(store: EventStore, bus: EventBus, opts: Compactor
     for (;;) {
       const page = await store.scan(topic, { ...(scannedTo === undefined ? {} : { afterId: scannedTo }), limit: PAGE });
       for (const event of page) {
-        const key = event.key ?? source(event);
         scannedTo = event.id;
+        // An event for one group is not a state.
+        if (event.addressee !== undefined) continue;
+        const key = event.key ?? source(event);
         if (key === undefined || (batchKeys !== undefined && !batchKeys.includes(key))) continue;
         if (event.payload === null) scanned.delete(key);
         else scanned.set(key, event);

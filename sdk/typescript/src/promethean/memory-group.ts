@@ -242,7 +242,7 @@ export class MemoryGroup {
     const { filter, manualAck = false, maxAttempts = MAX_ATTEMPTS } = member.options;
     const isHeld = (): boolean => entry.attempt === attempt && this.#isUnsettled(entry);
     try {
-      if (accepts(filter, entry.event)) {
+      if (this.#receives(entry.event) && accepts(filter, entry.event)) {
         await member.handler(entry.event, { attempt, maxAttempts, cursor: { ...entry.source.floor } });
         if (manualAck) return;
       }
@@ -254,6 +254,11 @@ export class MemoryGroup {
     }
     // If this fails, the cursor is stored when the next event is settled.
     await this.save().catch(() => {});
+  }
+
+  /** Whether an event is addressed to this group or to none. The group settles other events without a delivery. */
+  #receives({ addressee }: EventRecord): boolean {
+    return addressee === undefined || (addressee.subscription === this.#subscription && addressee.group === this.#group);
   }
 
   #startLease(entry: Entry, ms: Millis): void {
@@ -298,6 +303,7 @@ export class MemoryGroup {
           err: reason ?? "",
           attempts: attempt,
           ts: Date.now(),
+          subscription: this.#subscription,
         });
       }
     } catch {

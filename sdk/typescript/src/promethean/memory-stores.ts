@@ -40,6 +40,8 @@ export class InMemoryEventStore implements EventStore {
     const wanted = keys === undefined || keys.length === 0 ? undefined : new Set(keys);
     for (const event of this.#topics.get(topic)?.events ?? []) {
       if (event.key === undefined || (wanted !== undefined && !wanted.has(event.key))) continue;
+      // An event for one group neither sets nor deletes its key.
+      if (event.addressee !== undefined) continue;
       // `null` deletes a key.
       if (event.payload === null) latest.delete(event.key);
       else latest.set(event.key, event);

@@ -1,6 +1,6 @@
 /** The sketch's bus in memory, for tests: behaves like a server, without needing one. */
 import { messageOf, PrombusError } from "../errors.js";
-import type { CursorPosition, DeadLetter, EventRecord, Millis, UUID } from "../types.js";
+import type { Addressee, CursorPosition, DeadLetter, EventRecord, Millis, UUID } from "../types.js";
 import { uuidv7 } from "../uuid.js";
 import { MemoryGroup } from "./memory-group.js";
 import { InMemoryCursorStore, InMemoryEventStore } from "./memory-stores.js";
@@ -58,9 +58,10 @@ export class InMemoryEventBus implements EventBus {
       topic,
       payload: asStored(topic, payload),
     };
-    for (const name of ["key", "headers", "tags", "caused_by", "sid"] as const) {
+    for (const name of ["key", "headers", "tags", "caused_by", "sid", "addressee"] as const) {
       if (opts[name] !== undefined) Object.assign(event, { [name]: opts[name] });
     }
+    if (opts.addressee !== undefined) await this.#check(opts.addressee, topic);
     await this.#store.insert(event);
     for (const { subscriptions, made } of this.#groups.values()) {
       if (made === undefined || !subscriptions.some((subscription) => matchesTopic(subscription, topic))) continue;
@@ -125,6 +126,13 @@ export class InMemoryEventBus implements EventBus {
   async close(): Promise<void> {
     this.#isClosed = true;
     for (const { made } of this.#groups.values()) made?.close();
+  }
+
+  /** Rejects if the addressee of an event does not exist. A group that another process created is known by its cursor. */
+  async #check({ subscription, group }: Addressee, topic: string): Promise<void> {
+    if (this.#groups.has(`${subscription}::${group}`)) return;
+    if ((await this.#cursors.get(cursorTopic(subscription, topic), group)) !== null) return;
+    throw new PrombusError("not_found", `the event is addressed to the group "${group}" on "${subscription}", which does not exist`);
   }
 
   async #settle(topic: string, group: string, id: UUID, act: (found: MemoryGroup) => Promise<boolean>): Promise<Ack> {
@@ -202,7 +210,7 @@ export class InMemoryEventBus implements EventBus {
   }
 
   async #publishDeadLetter(letter: DeadLetter): Promise<void> {
-    const id = derivedId(`${letter.topic} ${letter.group} ${letter.original.id}`);
+    const id = derivedId(`${letter.topic} ${letter.subscription} ${letter.group} ${letter.original.id}`);
     await this.publish(`dlq.${letter.topic}`, letter, { id });
   }
 }

@@ -1,5 +1,5 @@
 /** The types of the sketch (see `index.ts`), with the same names. Fields and methods that the sketch does not have are optional. */
-import type { CursorPosition, EventFilter, EventRecord, Millis, UUID } from "../types.js";
+import type { Addressee, CursorPosition, EventFilter, EventRecord, Millis, UUID } from "../types.js";
 
 export type { CursorPosition, EventRecord, Millis, UUID } from "../types.js";
 export type { DedupeStore } from "../exactly-once.js";
@@ -52,6 +52,11 @@ export interface PublishOptions {
   tags?: string[];
   caused_by?: UUID[];
   sid?: UUID;
+  /**
+   * The only group that receives the event. A server requires the scope `admin`. If the group does not exist, the publish fails with
+   * `not_found`.
+   */
+  addressee?: Addressee;
 }
 
 export interface Ack {
@@ -93,7 +98,7 @@ export interface EventStore {
   insert<T>(e: EventRecord<T>): Promise<void>;
   /** Events in commit order, after `afterId`, or from the first event with the time `ts` or a later one. */
   scan(topic: string, params: { afterId?: UUID; ts?: Millis; limit?: number }): Promise<EventRecord[]>;
-  /** The newest event of each of the given keys, or of all keys if none are given. */
+  /** The newest event of each of the given keys, or of all keys if none are given. Ignores events with an `addressee`. */
   latestByKey?(topic: string, keys?: string[]): Promise<Record<string, EventRecord | undefined>>;
 }
 

@@ -161,6 +161,33 @@ describe.skipIf(!hasMongod())("stores in MongoDB", () => {
       expect(await events.latestByKey("nothing", ["a"])).toEqual({});
     });
 
+    test("events for one group keep their addressee and do not change the state", async () => {
+      const { bus, events, known } = shared;
+      const subscription = await bus.subscribe("addressed", "readers", () => {});
+      const addressee = { subscription: "addressed", group: "readers" };
+      for (const key of ["set", "deleted", "headers", "tombstone"]) await bus.publish("addressed", "state", { key });
+      await bus.publish("addressed", null, { key: "tombstone" });
+      await bus.publish("addressed", "copy", { key: "set", addressee });
+      await bus.publish("addressed", "another copy", { key: "set", addressee });
+      await bus.publish("addressed", null, { key: "deleted", addressee });
+      // The server stores this event in a different form.
+      await bus.publish("addressed", "copy", { key: "headers", headers: { "a\0b": "c" }, addressee });
+      await bus.publish("addressed", "copy", { key: "tombstone", addressee });
+      await bus.publish("addressed", "copy", { key: "new", addressee });
+      await known("addressed");
+      const replayed: EventRecord[] = [];
+      for await (const event of bus.replay("addressed")) replayed.push(event);
+      expect(await events.scan("addressed")).toEqual(replayed);
+      expect(replayed.map((event) => event.addressee)).toEqual([...Array(5).fill(undefined), ...Array(6).fill(addressee)]);
+      const states = {
+        set: expect.objectContaining({ seq: 1 }), deleted: expect.objectContaining({ seq: 2 }), headers: expect.objectContaining({ seq: 3 }),
+      };
+      expect(await events.latestByKey("addressed")).toEqual(states);
+      expect(await events.latestByKey("addressed", ["set", "deleted", "headers", "tombstone", "new"])).toEqual(states);
+      expect(await events.latestByKey("addressed")).toEqual(await new HttpEventStore(bus).latestByKey("addressed"));
+      await subscription.unsubscribe();
+    });
+
     test("the stores refuse writes", async () => {
       const { db, events, cursors } = shared;
       const event = { id: uuidv7(), ts: 1, topic: "t", payload: 1 };

@@ -2,7 +2,7 @@
  * A scriptable server. Without a script it behaves like a small prombus: it answers AUTH, stores publishes in
  * memory by id, and accepts every subscription and ack. A script replaces the answer to one type of frame.
  */
-import { createServer, type IncomingMessage, type Server } from "node:http";
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo, Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import { afterEach, expect } from "vitest";
@@ -126,6 +126,8 @@ export class FakeServer {
   readonly script: Record<string, Answer> = {};
   /** Refuses upgrades with this status; 0 accepts the TCP connection and never answers. */
   refuse: number | undefined;
+  /** Answers HTTP requests; without it, the answer is 404. */
+  http: ((url: URL, response: ServerResponse) => void) | undefined;
   readonly stored = new Map<string, number>();
   readonly #http: Server;
   readonly #sockets = new WebSocketServer({ noServer: true });
@@ -133,7 +135,10 @@ export class FakeServer {
   #port = 0;
 
   private constructor() {
-    this.#http = createServer((_, response) => { response.writeHead(404).end("{}"); });
+    this.#http = createServer((request, response) => {
+      if (this.http === undefined) response.writeHead(404).end("{}");
+      else this.http(new URL(request.url ?? "/", "http://127.0.0.1"), response);
+    });
     this.#http.on("connection", (tcp) => {
       this.#tcp.add(tcp);
       tcp.on("error", () => {});

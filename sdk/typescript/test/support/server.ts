@@ -5,7 +5,8 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 
-const BINARY = resolve(process.env["PROMBUS_BIN"] ?? join(import.meta.dirname, "../../../../target/debug/prombus"));
+/** The program `prombus`. */
+export const BINARY = resolve(process.env["PROMBUS_BIN"] ?? join(import.meta.dirname, "../../../../target/debug/prombus"));
 /** Timeout of a start and of a stop. */
 const TIMEOUT_MS = 20_000;
 /** Environment variables of the caller's own server must not configure the server under test. */
