@@ -3,6 +3,7 @@
 mod discarded_body;
 mod prefixed_socket;
 mod single_answer;
+mod streaming_client;
 mod timeouts;
 
 pub(crate) use prefixed_socket::PrefixedSocket;
@@ -27,6 +28,7 @@ use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
+use streaming_client::StreamingClient;
 use timeouts::{RequestPhase, SharedRequestPhase, TimedSocket};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -67,13 +69,16 @@ where
     let limits = &gateway.options.connections;
     let phase = SharedRequestPhase::new();
     let socket = TokioIo::new(TimedSocket::new(socket, phase.clone(), limits));
+    let streaming = StreamingClient::new();
     let service = service_fn(|request: Request<Incoming>| {
         let (gateway, router, peer) = (Arc::clone(&gateway), router.clone(), Arc::clone(&peer));
-        let phase = phase.clone();
+        let (phase, streaming) = (phase.clone(), &streaming);
         async move {
+            streaming.begins_request();
             phase.set(RequestPhase::Request);
-            let response = answer::<S>(gateway, router, peer, request).await;
+            let mut response = answer::<S>(gateway, router, peer, request).await;
             phase.set(RequestPhase::Idle);
+            streaming.responds(&mut response);
             Ok::<_, Infallible>(response)
         }
     });
@@ -83,6 +88,9 @@ where
     let mut connection = pin!(http.serve_connection(socket, service).with_upgrades());
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
+        withdrawn = streaming.withdrawn() => {
+            return tracing::debug!("{}: a stream was ended: {withdrawn}", peer.ends.remote);
+        }
         () = gateway.stopping.wait() => {
             connection.as_mut().graceful_shutdown();
             match tokio::time::timeout(limits.drain_timeout, connection).await {
