@@ -12,12 +12,13 @@ pub(crate) use single_answer::answer_once;
 use crate::clock::now_ms;
 use crate::gateway::Gateway;
 use crate::http::{self, ApiError};
+use crate::metrics::RouteMetrics;
 use crate::peer::Peer;
 use crate::ws::{Session, WebSocket, upgrade};
 use axum::Router;
 use axum::body::Body;
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, Request, Response, StatusCode, header};
+use axum::http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use axum::response::IntoResponse as _;
 use discarded_body::RequestBody;
 use hyper::body::Incoming;
@@ -127,9 +128,9 @@ where
         }
         Ok(()) => match upgrading {
             Some(upgrading) => {
+                let counters = counters_of_upgrade(&gateway, &parts);
                 let response =
                     open::<S>(&gateway, &peer, &parts, upgrading).unwrap_or_else(|refused| *refused);
-                let counters = gateway.metrics.requests.route("/ws", "GET");
                 counters.count(response.status().as_u16(), started.elapsed());
                 response
             }
@@ -143,6 +144,16 @@ where
         leftover.discard(waits_for_continue).await;
     }
     response
+}
+
+/// The counters of an upgrade request.
+fn counters_of_upgrade(gateway: &Gateway, parts: &Parts) -> Arc<RouteMetrics> {
+    let requests = &gateway.metrics.requests;
+    match (parts.uri.path(), &parts.method) {
+        ("/", &Method::GET) => requests.route("/", "GET"),
+        ("/ws", &Method::GET) => requests.route("/ws", "GET"),
+        (_, method) => requests.unmatched(method.as_str()),
+    }
 }
 
 fn open<S>(
