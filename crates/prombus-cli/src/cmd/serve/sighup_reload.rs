@@ -136,6 +136,7 @@ fn changed(changes: &ReloadChanges, topics: Option<usize>) -> String {
     let keys = [(changes.auth.jwt_keys_added, "added"), (changes.auth.jwt_keys_removed, "removed")];
     parts.extend(counts("JWT key", &keys));
     let mut add = |is_changed: bool, what: &str| parts.extend(is_changed.then(|| what.to_owned()));
+    add(changes.auth.has_new_jwt_settings, "JWT settings changed");
     add(changes.auth.has_new_rules, "rules changed");
     add(changes.has_new_origins, "origins changed");
     add(changes.has_new_rates, "rates changed");
