@@ -20,8 +20,8 @@ pub(crate) struct AgesReader {
 }
 
 impl AgesReader {
-    /// The ages of the groups. If a read is already running, its result is returned. Empty if there is no result within
-    /// `patience`; the read then continues.
+    /// The ages of the groups. If a read is already running, its result is returned. Empty if the read takes longer than
+    /// `patience`; it then continues.
     pub(crate) async fn read(&self, backend: &Arc<dyn Backend>, patience: Duration) -> Arc<[GroupAge]> {
         let backend = Arc::clone(backend);
         self.read_with(async move { backend.group_ages().await }, patience).await
