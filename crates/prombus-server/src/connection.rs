@@ -3,6 +3,7 @@
 mod discarded_body;
 mod prefixed_socket;
 mod single_answer;
+mod streaming_client;
 mod timeouts;
 
 pub(crate) use prefixed_socket::PrefixedSocket;
@@ -11,12 +12,13 @@ pub(crate) use single_answer::answer_once;
 use crate::clock::now_ms;
 use crate::gateway::Gateway;
 use crate::http::{self, ApiError};
+use crate::metrics::RouteMetrics;
 use crate::peer::Peer;
 use crate::ws::{Session, WebSocket, upgrade};
 use axum::Router;
 use axum::body::Body;
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, Request, Response, StatusCode, header};
+use axum::http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use axum::response::IntoResponse as _;
 use discarded_body::RequestBody;
 use hyper::body::Incoming;
@@ -27,6 +29,7 @@ use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
+use streaming_client::StreamingClient;
 use timeouts::{RequestPhase, SharedRequestPhase, TimedSocket};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -67,13 +70,16 @@ where
     let limits = &gateway.options.connections;
     let phase = SharedRequestPhase::new();
     let socket = TokioIo::new(TimedSocket::new(socket, phase.clone(), limits));
+    let streaming = StreamingClient::new();
     let service = service_fn(|request: Request<Incoming>| {
         let (gateway, router, peer) = (Arc::clone(&gateway), router.clone(), Arc::clone(&peer));
-        let phase = phase.clone();
+        let (phase, streaming) = (phase.clone(), &streaming);
         async move {
+            streaming.begins_request();
             phase.set(RequestPhase::Request);
-            let response = answer::<S>(gateway, router, peer, request).await;
+            let mut response = answer::<S>(gateway, router, peer, request).await;
             phase.set(RequestPhase::Idle);
+            streaming.responds(&mut response);
             Ok::<_, Infallible>(response)
         }
     });
@@ -83,6 +89,9 @@ where
     let mut connection = pin!(http.serve_connection(socket, service).with_upgrades());
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
+        withdrawn = streaming.withdrawn() => {
+            return tracing::debug!("{}: a stream was ended: {withdrawn}", peer.ends.remote);
+        }
         () = gateway.stopping.wait() => {
             connection.as_mut().graceful_shutdown();
             match tokio::time::timeout(limits.drain_timeout, connection).await {
@@ -119,9 +128,9 @@ where
         }
         Ok(()) => match upgrading {
             Some(upgrading) => {
+                let counters = counters_of_upgrade(&gateway, &parts);
                 let response =
                     open::<S>(&gateway, &peer, &parts, upgrading).unwrap_or_else(|refused| *refused);
-                let counters = gateway.metrics.requests.route("/ws", "GET");
                 counters.count(response.status().as_u16(), started.elapsed());
                 response
             }
@@ -135,6 +144,16 @@ where
         leftover.discard(waits_for_continue).await;
     }
     response
+}
+
+/// The counters of an upgrade request.
+fn counters_of_upgrade(gateway: &Gateway, parts: &Parts) -> Arc<RouteMetrics> {
+    let requests = &gateway.metrics.requests;
+    match (parts.uri.path(), &parts.method) {
+        ("/", &Method::GET) => requests.route("/", "GET"),
+        ("/ws", &Method::GET) => requests.route("/ws", "GET"),
+        (_, method) => requests.unmatched(method.as_str()),
+    }
 }
 
 fn open<S>(

@@ -3,7 +3,7 @@
 use crate::auth::{OneTimeTickets, SseTickets};
 use crate::buffer_budget::Budget;
 use crate::live::{Live, LiveOptions};
-use crate::metrics::{Metrics, SharedStoreMetrics};
+use crate::metrics::{AgesReader, Metrics, SharedStoreMetrics};
 use crate::options::ServerOptions;
 use crate::rate_limit::{RateRefusals, Rates};
 use crate::shutdown::Stopping;
@@ -21,6 +21,7 @@ pub(crate) struct Gateway {
     pub(crate) sse_tickets: Arc<SseTickets>,
     pub(crate) rates: Rates,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) ages: AgesReader,
     /// The budget for the buffers of all connections.
     pub(crate) budget: Arc<Budget>,
     pub(crate) stopping: Stopping,
@@ -80,6 +81,7 @@ impl GatewayParts {
             sse_tickets: Arc::clone(&self.sse_tickets),
             rates: Rates::new(Arc::clone(&self.live), Arc::clone(&self.rate_refusals)),
             metrics: Arc::clone(&self.metrics),
+            ages: AgesReader::default(),
             budget: Arc::clone(&self.budget),
             stopping,
             shared_store: self.shared_store.clone(),

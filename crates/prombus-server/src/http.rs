@@ -56,10 +56,12 @@ pub(crate) use access::{admit, bearer};
 pub(crate) use error::ApiError;
 pub(crate) use follower::{LeaderView, OwnRoute, refuse};
 pub(crate) use publish::ADDRESSEE_FORBIDDEN;
+pub(crate) use response_stream::StreamOwner;
 
 use crate::gateway::Gateway;
 use crate::metrics::RouteMetrics;
 use axum::Router;
+use axum::body::HttpBody as _;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
@@ -99,11 +101,15 @@ pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
 async fn serve(route: &'static Route, gateway: Arc<Gateway>, request: Request) -> Response {
     let started = Instant::now();
     let method = request.method().clone();
-    let answered = match Call::new(route.access, route.parameters, gateway, request).await {
-        Ok(call) => (route.handler)(call).await,
-        Err(refused) => Err(refused),
+    let (owner, answered) = match Call::new(route.access, route.parameters, gateway, request).await {
+        Ok(call) => (Some(StreamOwner::of(&call)), (route.handler)(call).await),
+        Err(refused) => (None, Err(refused)),
     };
-    let response = answered.unwrap_or_else(ApiError::into_response);
+    let mut response = answered.unwrap_or_else(ApiError::into_response);
+    // A body of unknown length is a stream.
+    if let Some(owner) = owner.filter(|_| response.body().size_hint().exact().is_none()) {
+        response.extensions_mut().insert(owner);
+    }
     let ms = started.elapsed().as_secs_f64() * 1000.0;
     tracing::debug!(%method, path = route.path, status = response.status().as_u16(), ms, "request");
     response

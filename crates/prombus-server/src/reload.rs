@@ -115,7 +115,7 @@ impl ReloadHandle {
 fn changes(before: &LiveOptions, after: &LiveOptions) -> ReloadChanges {
     let certificate = |of: &LiveOptions| of.tls.as_ref().map(|tls| tls.certificate.clone());
     let old = certificate(before);
-    let is_new = |new: &Certificate| old.as_ref().is_none_or(|old| old.hash != new.hash);
+    let is_new = |new: &Certificate| old.as_ref().is_none_or(|old| old.chain_hash != new.chain_hash);
     ReloadChanges {
         auth: after.auth.changes_since(&before.auth),
         has_new_origins: (&before.cors_origins, &before.allowed_hosts)
@@ -201,6 +201,18 @@ mod tests {
     }
 
     #[test]
+    fn a_new_intermediate_certificate_is_a_new_certificate() {
+        let ((cert, key), (intermediate, _)) = (tls_files(), tls_files());
+        let files = (cert, key);
+        let handle = handle(&with_tls(&files));
+        let (leaf, other) =
+            [&files.0, &intermediate].map(|file| std::fs::read_to_string(file.path()).expect("PEM")).into();
+        let chain = (TemporaryFile::new(leaf + &other), files.1);
+        assert!(handle.reload(&with_tls(&chain)).expect("valid").certificate.is_some());
+        assert!(handle.reload(&with_tls(&chain)).expect("valid").certificate.is_none());
+    }
+
+    #[test]
     fn tls_is_not_switched_on_or_off() {
         let files = tls_files();
         let (with, without) = (handle(&with_tls(&files)), handle(&options(&["a"])));
@@ -215,12 +227,12 @@ mod tests {
         let (first, second) = (tls_files(), tls_files());
         let handle = handle(&with_tls(&first));
         let relay_hash = || handle.live.current().tls.as_ref().map(|tls| tls.relay.hash());
-        let started = relay_hash();
+        let (started, before) = (relay_hash(), handle.certificate().expect("a certificate"));
         assert_eq!(handle.reload(&with_tls(&first)).expect("valid").certificate, None);
         let changes = handle.reload(&with_tls(&second)).expect("valid");
         let certificate = changes.certificate.expect("a new certificate");
         assert_eq!(handle.certificate().as_ref(), Some(&certificate));
+        assert_ne!(certificate.chain_hash, before.chain_hash);
         assert_eq!(relay_hash(), started);
-        assert_ne!(Some(certificate.hash), started);
     }
 }

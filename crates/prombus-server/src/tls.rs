@@ -115,8 +115,7 @@ pub(crate) fn server_tls(
             other => other.to_string(),
         },
     };
-    let certificate = chain.first().map(|first| Certificate::new(&options.cert, first));
-    let certificate = certificate.ok_or_else(|| content(&options.cert, NO_CERTIFICATE))?;
+    let certificate = Certificate::new(&options.cert, &chain);
     let provider = Arc::new(aws_lc_rs::default_provider());
     let certified = Arc::new(CertifiedKey::from_der(chain, key, &provider).map_err(pair)?);
     let relay = relay.cloned().unwrap_or_else(|| RelayCertificate(Arc::clone(&certified)));

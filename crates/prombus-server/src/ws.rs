@@ -16,6 +16,8 @@ mod ping;
 mod receive_buffer;
 mod send_buffer;
 mod session;
+#[cfg(test)]
+mod tests;
 mod timers;
 pub(crate) mod upgrade;
 mod utf8;

@@ -21,7 +21,7 @@ use gateway::{CLOSE_TIMEOUT, announce, builder, listen_failure, open_failure, ra
 use prombus::{Backend, Bus, OpenError, TopicRule};
 use prombus_server::Server;
 use run_until_stopped::run_until_stopped;
-use sighup_reload::Reloader;
+use sighup_reload::{Hangups, Reloader};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,10 +57,11 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
 
 async fn serve(args: &ServeArgs, loaded: &Loaded) -> anyhow::Result<()> {
     let settings = &loaded.settings;
+    let hangups = Hangups::install().context("cannot watch for SIGHUP")?;
     if let StoreChoice::MongoDb(url) = &settings.bus.store {
         let store =
             mongodb::connect(url, &settings.bus).await.map_err(|error| anyhow!(open_failure(error)))?;
-        return shared::serve(args, loaded, store).await;
+        return shared::serve(args, loaded, store, hangups).await;
     }
     let bus = open(&settings.bus, demo::topic_rules(args.demo, &settings.bus.topics))
         .await
@@ -79,7 +80,7 @@ async fn serve(args: &ServeArgs, loaded: &Loaded) -> anyhow::Result<()> {
     let reloaded = Arc::clone(&backend);
     let set_topic_rules = move |rules| reloaded.set_topic_rules(rules);
     let reloader = Reloader::new(args, loaded, server.reload_handle(), set_topic_rules);
-    reloader.watch().context("cannot watch for SIGHUP")?;
+    reloader.watch(hangups);
     certificate_expiry::watch(server.reload_handle());
     if args.demo {
         // The demo ends when the store is closed.

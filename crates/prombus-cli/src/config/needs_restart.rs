@@ -21,7 +21,7 @@ impl Loaded {
             settings.filter(|(setting, _)| !is_same(setting)).map(|(setting, _)| setting.path).collect();
         // A reload replaces a certificate, but does not switch TLS on or off.
         if self.settings.server.tls.is_some() != now.settings.server.tls.is_some() {
-            paths.push("tls");
+            paths.extend(["tls.cert", "tls.key"]);
         }
         paths
     }
@@ -44,6 +44,7 @@ mod tests {
     use crate::args::{Args, Command};
     use crate::config::{Environment, load};
     use clap::Parser;
+    use prombus_server::TlsOptions;
     use std::ffi::OsString;
 
     fn loaded(variables: &[(&str, &str)]) -> Loaded {
@@ -65,6 +66,13 @@ mod tests {
         ]);
         assert_eq!(before.need_restart(&before), [""; 0]);
         assert_eq!(before.need_restart(&same), [""; 0], "the default of a setting is not a change");
+        let (mut tls, shown) = (same.clone(), same.settings.server.shown_settings.list());
+        let files = TlsOptions { cert: "cert.pem".into(), key: "key.pem".into() };
+        tls.settings.server.tls = Some(files);
+        let switched = ["tls.cert", "tls.key"];
+        assert_eq!(same.need_restart(&tls), switched, "TLS is not switched on");
+        assert_eq!(tls.need_restart(&same), switched, "nor off");
+        assert!(switched.iter().all(|path| shown.iter().any(|row| row.name == *path)), "{shown:?}");
         let other = loaded(&[
             ("PROMBUS_LISTEN", "127.0.0.1:9"),
             ("PROMBUS_STORE", "memory:"),

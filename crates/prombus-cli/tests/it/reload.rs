@@ -6,10 +6,10 @@ mod revoked;
 use crate::remote::{Server, lines};
 use crate::serving::{Serving, serve};
 use crate::support::TempFolder;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 /// Generous: maintenance applies retention every 5 s.
@@ -118,6 +118,23 @@ fn sighup_reloads_topic_settings_and_a_mistake_changes_nothing() {
     assert_eq!(code, Some(0), "{log}");
     assert!(log.contains("max_atempts: unknown key; did you mean topic.max_attempts?"), "{log}");
     assert!(log.contains("configuration reloaded: topic rules changed; in effect: "), "{log}");
+}
+
+#[test]
+fn a_sighup_while_the_store_is_opened_does_not_end_the_process() {
+    let folder = TempFolder::new();
+    // A database that accepts a connection and never answers.
+    let database = TcpListener::bind("127.0.0.1:0").unwrap();
+    let store = format!("mongodb://{}/bus", database.local_addr().unwrap());
+    let mut child = serve(&folder, &["--store", &store]).spawn().unwrap();
+    let (_connection, _) = database.accept().unwrap();
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::HUP).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let ended = child.try_wait().unwrap();
+    let _ = child.kill();
+    let output = child.wait_with_output().unwrap();
+    assert!(ended.is_none(), "{ended:?} {}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

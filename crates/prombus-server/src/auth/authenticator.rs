@@ -4,7 +4,7 @@
 mod tests;
 
 use super::error::{AuthRefused, AuthSetupError};
-use super::jwt::JwtVerifier;
+use super::jwt::{JwtFault, JwtVerifier};
 use super::options::AuthOptions;
 use super::principal::Principal;
 use super::rule::Rule;
@@ -58,25 +58,28 @@ impl Authenticator {
             return Ok(Principal::anyone());
         }
         let token = token.ok_or(AuthRefused::Missing)?;
-        if token.is_empty() || token.len() > MAX_TOKEN_BYTES {
+        if token.is_empty() {
             return Err(AuthRefused::Bad);
         }
-        if let Some(principal) = self.tokens.find(token) {
+        let is_too_long = token.len() > MAX_TOKEN_BYTES;
+        if !is_too_long && let Some(principal) = self.tokens.find(token) {
             return Ok(principal);
         }
-        match &self.jwt {
-            Some(jwt) if token.bytes().filter(|byte| *byte == b'.').count() == 2 => {
-                let verified = jwt.verify(token, now_ms)?;
-                Ok(Arc::new(Principal::new(
-                    verified.name,
-                    verified.scopes,
-                    &self.rules,
-                    Some(verified.expires_ms),
-                    verified.print,
-                )))
-            }
-            _ => Err(AuthRefused::Bad),
+        let Some(jwt) = &self.jwt else { return Err(AuthRefused::Bad) };
+        if is_too_long {
+            return Err(jwt.refuse(token, JwtFault::TooLong, now_ms));
         }
+        if token.bytes().filter(|byte| *byte == b'.').count() != 2 {
+            return Err(jwt.refuse(token, JwtFault::Parts, now_ms));
+        }
+        let verified = jwt.verify(token, now_ms)?;
+        Ok(Arc::new(Principal::new(
+            verified.name,
+            verified.scopes,
+            &self.rules,
+            Some(verified.expires_ms),
+            verified.print,
+        )))
     }
 
     /// The owner of a ticket, with the scopes and rules of the current configuration. `None` if the token is no longer

@@ -11,5 +11,6 @@ mod leeway;
 mod options;
 mod verifier;
 
+pub(super) use fault::JwtFault;
 pub use options::{JwtKey, JwtOptions};
 pub(super) use verifier::JwtVerifier;

@@ -37,6 +37,8 @@ pub struct AuthChanges {
     pub jwt_keys_added: usize,
     /// JWT keys that were removed.
     pub jwt_keys_removed: usize,
+    /// Whether the leeway, or the id (`kid`) of a JWT key that stays, has changed.
+    pub has_new_jwt_settings: bool,
     /// Whether the list of rules has changed.
     pub has_new_rules: bool,
 }
@@ -79,6 +81,9 @@ impl Authenticator {
             [self, before].map(|it| it.jwt.as_ref().map(JwtVerifier::prints).unwrap_or_default());
         changes.jwt_keys_added = ours.iter().filter(|print| !theirs.contains(print)).count();
         changes.jwt_keys_removed = theirs.iter().filter(|print| !ours.contains(print)).count();
+        if let (Some(ours), Some(theirs)) = (&self.jwt, &before.jwt) {
+            changes.has_new_jwt_settings = ours.has_new_settings(theirs);
+        }
         changes
     }
 

@@ -6,6 +6,7 @@ use super::answer::{self, Answered};
 use super::call::Call;
 use super::fields::{IgnoredNames, Shape, in_order};
 use super::json_body::{body_of, options_of};
+use crate::live::Standing;
 use axum::body::Body;
 use bytes::Bytes;
 use futures_util::stream::unfold;
@@ -50,14 +51,41 @@ pub(super) async fn backup(mut call: Call) -> Answered {
         Some(first) => first?,
         None => return Err(ApiError::internal("the backup ended without a result")),
     };
-    let lines = unfold((Some(first), lines), async |(first, mut lines): (Option<String>, Receiver<Line>)| {
-        let line = match first {
-            Some(line) => line,
-            None => lines.recv().await?.unwrap_or_else(|error| error.last_line() + "\n"),
-        };
-        Some((Ok::<_, std::convert::Infallible>(Bytes::from(line)), (None, lines)))
+    let progress = ProgressStream { first: Some(first), lines, standing: call.standing, is_ended: false };
+    let lines = unfold(progress, async |mut progress| {
+        let line = progress.next().await?;
+        Some((Ok::<_, std::convert::Infallible>(Bytes::from(line)), progress))
     });
     Ok(answer::typed("application/x-ndjson", Body::from_stream(lines)))
+}
+
+/// The lines of the response.
+struct ProgressStream {
+    first: Option<String>,
+    lines: Receiver<Line>,
+    /// Ends the response, but not the backup, when a reload takes the token's permissions.
+    standing: Standing,
+    is_ended: bool,
+}
+
+impl ProgressStream {
+    async fn next(&mut self) -> Option<String> {
+        if let Some(first) = self.first.take() {
+            return Some(first);
+        }
+        if self.is_ended {
+            return None;
+        }
+        let line = tokio::select! {
+            biased;
+            withdrawn = self.standing.withdrawn() => {
+                self.is_ended = true;
+                Err(withdrawn.into())
+            }
+            line = self.lines.recv() => line?,
+        };
+        Some(line.unwrap_or_else(|error| error.last_line() + "\n"))
+    }
 }
 
 /// Makes the copy. Sends progress lines, and the result as the last line.
@@ -95,4 +123,30 @@ fn progress(lines: Sender<Line>) -> BackupProgress {
             let _ = lines.try_send(Ok(format!("{{\"bytes_done\":{done},\"bytes_total\":{total}}}\n")));
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::tests::token_options;
+    use crate::live::{Live, LiveOptions};
+
+    #[tokio::test]
+    async fn the_progress_ends_with_an_error_when_the_token_is_revoked() {
+        let with =
+            |name: &str| LiveOptions::new(&token_options(&[(name, &["admin"])]), None).expect("a token");
+        let live = Arc::new(Live::new(with("gone")));
+        let principal = live.current().auth.authenticate(Some("gone"), 0).expect("the token");
+        let standing = Standing::new(&live, &principal, live.version());
+        let (sender, lines) = channel(16);
+        let first = Some("first".to_owned());
+        let mut progress = ProgressStream { first, lines, standing, is_ended: false };
+        sender.send(Ok("second".to_owned())).await.expect("sent");
+        assert_eq!(progress.next().await.as_deref(), Some("first"));
+        assert_eq!(progress.next().await.as_deref(), Some("second"));
+        live.replace(with("keep"));
+        let last = progress.next().await.expect("an error");
+        assert!(last.contains("the token was revoked") && last.ends_with('\n'), "{last}");
+        assert_eq!(progress.next().await, None);
+    }
 }

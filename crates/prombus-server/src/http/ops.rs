@@ -59,13 +59,13 @@ const AGES_PATIENCE: Duration = Duration::from_secs(2);
 pub(super) async fn metrics(call: Call) -> Answered {
     let gateway = &call.gateway;
     // The other metrics must be available while the store cannot be read.
-    let ages = tokio::time::timeout(AGES_PATIENCE, gateway.backend.group_ages()).await;
+    let ages = gateway.ages.read(&gateway.backend, AGES_PATIENCE).await;
     let sources = Sources {
         metrics: &gateway.metrics,
         rates: &gateway.rates,
         budget: &gateway.budget,
         backend: &*gateway.backend,
-        ages: &ages.unwrap_or_default(),
+        ages: &ages,
         shared_store: gateway.shared_store.as_deref(),
     };
     Ok(exposition::answer(&call.headers, |format| metrics::render(&sources, format)))

@@ -186,6 +186,19 @@ pub(super) const TOPICS: &[Parameter] = &[
     ),
 ];
 
+pub(super) const DEAD_LETTERS: &[Parameter] = &[
+    query(
+        "fromSeq",
+        r#"{"type":"integer","minimum":1,"default":1}"#,
+        "Only letters of this seq and later: the value of next in the response for the previous page.",
+    ),
+    query(
+        "limit",
+        r#"{"type":"integer","minimum":1,"maximum":10000,"default":10000}"#,
+        "Maximum number of ranges, redriven and discarded together.",
+    ),
+];
+
 pub(super) const SEEK: &[Parameter] =
     &[query("preview", OFF, "1: only says what the seek would do. Nothing changes.")];
 

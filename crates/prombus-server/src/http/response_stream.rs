@@ -31,6 +31,16 @@ pub(super) enum StreamError {
     Read(#[from] ReadError),
 }
 
+/// The caller whose stream a response is, as an extension of the response. The connection ends when its token is withdrawn.
+#[derive(Clone)]
+pub(crate) struct StreamOwner(pub(crate) Standing);
+
+impl StreamOwner {
+    pub(super) fn of(call: &Call) -> Self {
+        Self(call.standing.clone())
+    }
+}
+
 impl StreamError {
     /// The error response, for a response that has not begun.
     pub(super) fn into_answer(self) -> ApiError {

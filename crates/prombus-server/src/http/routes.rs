@@ -268,7 +268,9 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/dead-letters/{topic}",
         access: Access::Token,
         handler: |call| Box::pin(dead_letters::one(call)),
-        about: "The states of the letters of a dead-letter topic, which may be named with or without dlq. at the beginning.",
+        about: "The states of the letters of a dead-letter topic, in pages. The topic may be named with or without dlq. at the \
+                beginning.",
+        parameters: parameters::DEAD_LETTERS,
         answers: &[json(r##"{"$ref":"#/components/schemas/DeadLetterDetail"}"##)],
         errors: &[404],
         ..ROUTE

@@ -12,6 +12,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse as _, Response};
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
@@ -39,6 +40,7 @@ where
         Ok(Ok(ReadHead::Request(request))) => request,
         Ok(Ok(ReadHead::Bad(read))) => {
             let response = ApiError::bad_request("the request is not valid HTTP").into_response();
+            count_refusal(shared, "", &response, Instant::now());
             answer_once(PrefixedSocket::new(read, socket), limits, response).await;
             return Outcome::Done;
         }
@@ -47,6 +49,7 @@ where
             return Outcome::Done;
         }
     };
+    let started = Instant::now();
     let FirstRequest { mut read, head_bytes, mut parts } = *request;
     let answer = answer_here(shared, &parts, ends);
     let destination = match answer {
@@ -66,6 +69,7 @@ where
         Destination::Lead(leading) => return Outcome::Lead(leading, PrefixedSocket::new(read, socket)),
         Destination::None(error) => {
             let response = http::refuse(error, &parts, &shared.parts);
+            count_refusal(shared, parts.method.as_str(), &response, started);
             answer_once(PrefixedSocket::new(read, socket), limits, response).await;
         }
         Destination::Relay(leader, hop) => {
@@ -86,11 +90,19 @@ where
 /// The response to a request that is refused, or that is for a route of this gateway itself; `None` if the connection must be
 /// relayed.
 fn answer_here(shared: &SharedState, parts: &Parts, ends: Ends) -> Option<Response> {
+    let started = Instant::now();
     if let Err(refused) = http::admit(&shared.parts.live.current().guard, ends, parts) {
+        count_refusal(shared, parts.method.as_str(), &refused, started);
         return Some(refused);
     }
     let own = OwnRoute::of(parts)?;
     Some(own.answer(parts, &shared.parts, &view(shared)))
+}
+
+/// Counts a request that this gateway refuses before a route is known. `method`: empty if it could not be read.
+fn count_refusal(shared: &SharedState, method: &str, response: &Response, started: Instant) {
+    let counters = shared.parts.metrics.requests.unmatched(method);
+    counters.count(response.status().as_u16(), started.elapsed());
 }
 
 /// Drops all headers except `Origin`, the only one that the CORS headers of an error response depend on.

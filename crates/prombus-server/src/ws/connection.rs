@@ -30,6 +30,8 @@ const ROUNDS_MAX: usize = 16;
 const SEND_BUFFER_MAX: usize = 1 << 20;
 /// How long shutting down a socket may take.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_millis(500);
+/// How long it may take if the client's token was withdrawn.
+const WITHDRAWN_PATIENCE: Duration = Duration::from_millis(100);
 
 /// A WebSocket that is served.
 pub(crate) struct WebSocket<S> {
@@ -65,31 +67,33 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         let reloads = gateway.live.subscribe();
         // A reload between the authentication and the subscription would not be notified.
         self.conversation.apply_reload();
-        let mut signal = Box::pin(next_signal(Arc::clone(&gateway), reloads));
+        let mut signal = Box::pin(next_signal(Some(Arc::clone(&gateway)), reloads));
         let ended = poll_fn(|context| {
-            while self.conversation.phase == Phase::Open
-                && let Poll::Ready(next) = signal.as_mut().poll(context)
-            {
+            // Reloads matter until the end: a client whose token is withdrawn has less time to answer the close frame.
+            while let Poll::Ready((next, reloads)) = signal.as_mut().poll(context) {
                 match next {
                     Signal::Stop(reason) => {
                         let is_relayed = self.conversation.session.is_relayed();
                         self.conversation.drain(Ending::of_stop(reason, is_relayed));
+                        signal.set(next_signal(None, reloads));
                     }
-                    Signal::Reload(reloads) => {
+                    Signal::Reload => {
                         self.conversation.apply_reload();
-                        signal.set(next_signal(Arc::clone(&gateway), reloads));
+                        let is_open = self.conversation.phase == Phase::Open;
+                        signal.set(next_signal(is_open.then(|| Arc::clone(&gateway)), reloads));
                     }
                 }
             }
             self.poll(context)
         })
         .await;
-        let Conversation { session, send, .. } = &mut self.conversation;
+        let Conversation { session, send, timers, .. } = &mut self.conversation;
         match ended {
             HowEnded::Clean => session.leave(),
             HowEnded::Broken => session.lose(send.sent()),
         }
-        let _ = tokio::time::timeout(SHUTDOWN_PATIENCE, self.shut()).await;
+        let patience = if timers.is_withdrawn() { WITHDRAWN_PATIENCE } else { SHUTDOWN_PATIENCE };
+        let _ = tokio::time::timeout(patience, self.shut()).await;
     }
 
     /// Shuts down the sending side, including that of TLS, and waits until the client closes its side. Closing a socket with
@@ -202,15 +206,26 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
 /// What a connection waits for besides its client.
 enum Signal {
     Stop(StopReason),
-    Reload(Reloads),
+    Reload,
 }
 
-async fn next_signal(gateway: Arc<Gateway>, mut reloads: Reloads) -> Signal {
-    tokio::select! {
+/// Waits for a reload, and for the stop of the gateway if there is one.
+async fn next_signal(gateway: Option<Arc<Gateway>>, mut reloads: Reloads) -> (Signal, Reloads) {
+    let stop = async {
+        match gateway {
+            Some(gateway) => {
+                gateway.stopping.wait().await;
+                gateway.stopping.reason()
+            }
+            None => std::future::pending().await,
+        }
+    };
+    let signal = tokio::select! {
         biased;
-        () = gateway.stopping.wait() => Signal::Stop(gateway.stopping.reason()),
-        () = reloads.changed() => Signal::Reload(reloads),
-    }
+        reason = stop => Signal::Stop(reason),
+        () = reloads.changed() => Signal::Reload,
+    };
+    (signal, reloads)
 }
 
 impl<S> Drop for WebSocket<S> {

@@ -18,8 +18,6 @@ use std::sync::atomic::Ordering;
 
 /// While the buffer budget of all connections is used up: how long until a connection tries again to read.
 const NO_ROOM_RETRY_MS: u64 = 20;
-/// How long a client whose token was revoked waits for the answers to its last frames, before its connection is closed.
-const WITHDRAWN_DRAIN_MS: u64 = 500;
 
 /// How a connection ended.
 #[derive(Debug)]
@@ -165,14 +163,17 @@ impl Conversation {
     }
 
     /// Applies a reload. If the client's token was revoked or has other permissions, ends the connection: events that were not
-    /// sent yet are dropped, and all leases are returned at once.
+    /// sent yet are dropped, and all leases are returned at once. Answers that were not sent yet are sent: what they report has
+    /// happened. A connection that is already being closed gets less time for it.
     pub(super) fn apply_reload(&mut self) {
         let Err(withdrawn) = self.session.apply_reload() else { return };
         tracing::debug!("closing {}: {withdrawn}", self.session.who());
-        self.send.drop_unsent();
-        put_err(&mut self.send, None, ErrorCode::Unauthorized, &withdrawn.to_string());
-        self.drain(Ending::of_withdrawn(withdrawn));
-        self.timers.drain_within(WITHDRAWN_DRAIN_MS);
+        self.timers.withdraw();
+        if self.phase == Phase::Open {
+            self.send.drop_unsent_events();
+            put_err(&mut self.send, None, ErrorCode::Unauthorized, &withdrawn.to_string());
+            self.drain(Ending::of_withdrawn(withdrawn));
+        }
     }
 
     /// Leaves all groups and handles no more frames. The close frame is sent after the answers to earlier frames.

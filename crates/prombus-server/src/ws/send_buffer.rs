@@ -7,7 +7,9 @@
 //! remembers the position at which the frame of each event ends. When the connection is lost, [`SendBuffer::sent`] tells which
 //! events were sent.
 
-use super::frame_encoder::{end_of_frame_at, put_close, put_deflated, put_ping, put_pong, put_text};
+use super::frame_encoder::{
+    end_of_frame_at, extent_of, put_close, put_deflated, put_ping, put_pong, put_text,
+};
 use super::permessage_deflate::Deflate;
 use std::io;
 use std::pin::Pin;
@@ -16,6 +18,8 @@ use tokio::io::AsyncWrite;
 
 /// An empty buffer with a larger capacity is released.
 const KEPT_BYTES: usize = 4 * 1024;
+/// The start of every EVENT, and of no other frame.
+const EVENT_START: &[u8] = b"{\"op\":\"EVENT\"";
 
 /// The send buffer of one WebSocket.
 pub(super) struct SendBuffer {
@@ -126,6 +130,19 @@ impl SendBuffer {
         position
     }
 
+    /// Drops the EVENT frames after the partly sent frame. All other frames stay, in their order. With compression, frames that
+    /// are already compressed stay too, because their content is not known any more.
+    pub(super) fn drop_unsent_events(&mut self) {
+        let queued = std::mem::take(&mut self.queued);
+        if self.deflate.is_none() {
+            let end = end_of_frame_at(&self.writing, self.written);
+            put_without_events(&mut self.queued, &self.writing[end..]);
+            self.writing.truncate(end);
+            self.writing_bytes = end;
+        }
+        put_without_events(&mut self.queued, &queued);
+    }
+
     /// Writes once. Returns how many bytes the socket accepted; 0 when there is nothing to write.
     pub(super) fn poll_write<S: AsyncWrite + Unpin>(
         &mut self,
@@ -197,6 +214,18 @@ impl SendBuffer {
         if self.frame_ends.is_empty() {
             self.frame_ends = Vec::new();
         }
+    }
+}
+
+/// Appends all frames except EVENTs.
+fn put_without_events(into: &mut Vec<u8>, frames: &[u8]) {
+    let mut at = 0;
+    while at < frames.len() {
+        let (payload_at, end) = extent_of(frames, at);
+        if !frames[payload_at..end].starts_with(EVENT_START) {
+            into.extend_from_slice(&frames[at..end]);
+        }
+        at = end;
     }
 }
 
@@ -273,5 +302,34 @@ mod tests {
         socket.room = 100;
         write(&mut buffer, &mut socket);
         assert_eq!(socket.taken, b"\x81\x03one\x81\x03two");
+    }
+
+    #[test]
+    fn unsent_events_are_dropped_and_answers_stay_in_order() {
+        let mut event = Vec::new();
+        prombus_protocol::put_event_head(&mut event, "t", "g");
+        let event = String::from_utf8(event).expect("text");
+        for deflate in [None, Some(Deflate::plain())] {
+            let (mut buffer, mut socket) = (SendBuffer::new(deflate), Narrow { room: 3, taken: Vec::new() });
+            put(&mut buffer, "one");
+            if deflate.is_none() {
+                put(&mut buffer, &event);
+                put(&mut buffer, "two");
+            }
+            write(&mut buffer, &mut socket);
+            assert!(buffer.is_behind());
+            for text in ["six", &event, "ten"] {
+                put(&mut buffer, text);
+            }
+            buffer.drop_unsent_events();
+            socket.room = 1_000;
+            write(&mut buffer, &mut socket);
+            let kept: &[&str] =
+                if deflate.is_none() { &["one", "two", "six", "ten"] } else { &["one", "six", "ten"] };
+            let expected: String = kept.iter().map(|text| format!("\u{3}{text}")).collect();
+            let sent: Vec<u8> = socket.taken.iter().copied().filter(|&byte| byte != 0x81).collect();
+            assert_eq!(String::from_utf8_lossy(&sent), expected);
+            assert!(!buffer.is_behind());
+        }
     }
 }

@@ -14,6 +14,12 @@ const BLOCKED_MS: u64 = 100;
 const CLOSE_MS: u64 = 2_000;
 /// A stalled client has more time: it must first read the data that was queued before the close frame.
 const STALLED_CLOSE_MS: u64 = 30_000;
+/// How long a client whose token was withdrawn waits for the answers to its last frames, before the close frame is queued.
+/// Together with [`WITHDRAWN_CLOSE_MS`] and the shutdown of the socket, it takes less than the second that docs/operating.md
+/// promises.
+const WITHDRAWN_DRAIN_MS: u64 = 350;
+/// How long such a client may take to answer the close frame, even if it was stalled.
+const WITHDRAWN_CLOSE_MS: u64 = 350;
 
 /// The start times and limits, in milliseconds of the steady clock. A start time is `None` while its limit does not apply.
 #[derive(Debug)]
@@ -38,6 +44,8 @@ pub(super) struct Timers {
     closing_since_ms: Option<u64>,
     /// Whether the client was ever stalled.
     was_stalled: bool,
+    /// Whether a reload has withdrawn the client's token.
+    is_withdrawn: bool,
     /// When to try again to read, while the buffer budget is used up.
     retry_at_ms: Option<u64>,
     sleep: Option<Pin<Box<Sleep>>>,
@@ -63,6 +71,7 @@ impl Timers {
             draining_since_ms: None,
             closing_since_ms: None,
             was_stalled: false,
+            is_withdrawn: false,
             retry_at_ms: None,
             sleep: None,
             sleeps_until_ms: u64::MAX,
@@ -134,9 +143,16 @@ impl Timers {
         self.draining_since_ms = Some(now);
     }
 
-    /// Shortens the time that draining may take.
-    pub(super) fn drain_within(&mut self, drain_ms: u64) {
-        self.drain_ms = self.drain_ms.min(drain_ms);
+    /// Records that a reload has withdrawn the client's token. The limits become shorter, also for a connection that is already
+    /// being closed.
+    pub(super) fn withdraw(&mut self) {
+        self.is_withdrawn = true;
+        self.drain_ms = self.drain_ms.min(WITHDRAWN_DRAIN_MS);
+    }
+
+    /// Whether a reload has withdrawn the client's token.
+    pub(super) fn is_withdrawn(&self) -> bool {
+        self.is_withdrawn
     }
 
     pub(super) fn is_drain_over(&self, now: u64) -> bool {
@@ -149,7 +165,11 @@ impl Timers {
     }
 
     fn close_ms(&self) -> u64 {
-        if self.was_stalled { STALLED_CLOSE_MS } else { CLOSE_MS }
+        match (self.is_withdrawn, self.was_stalled) {
+            (true, _) => WITHDRAWN_CLOSE_MS,
+            (false, true) => STALLED_CLOSE_MS,
+            (false, false) => CLOSE_MS,
+        }
     }
 
     pub(super) fn is_close_over(&self, now: u64) -> bool {

@@ -1,6 +1,6 @@
 //! The routes that a follower serves itself: health, readiness and metrics, in both roles.
 
-use crate::shared_rig::{Pair, SharedRig, json_of, shared_options, status_of};
+use crate::shared_rig::{Pair, SharedRig, exchange, json_of, shared_options, status_of};
 use prombus::Bus;
 use prombus_server::ServerOptions;
 use serde_json::json;
@@ -122,6 +122,21 @@ async fn own_routes_accept_the_same_methods_as_on_the_leader() {
     // A longer path is relayed to the leader.
     assert_eq!(status_of(&pair.follower.ask("GET /healthz/x").await), 404);
     assert_eq!(pair.follower.metric("prombus_relayed_connections_total").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_a_follower_refuses_are_counted() {
+    let follower = SharedRig::start(shared_options()).await;
+    assert_eq!(status_of(&follower.ask("POST /publish/a\n\n1").await), 503, "there is no leader");
+    assert_eq!(status_of(&follower.ask("GET /topics\nHost: second.example\n").await), 400);
+    assert_eq!(status_of(&exchange(follower.address, b"not HTTP\r\n\r\n").await), 400);
+    for labels in [
+        "route=\"unmatched\",method=\"POST\",code=\"503\"",
+        "route=\"unmatched\",method=\"GET\",code=\"400\"",
+        "route=\"unmatched\",method=\"other\",code=\"400\"",
+    ] {
+        assert_eq!(follower.metric(&format!("prombus_http_requests_total{{{labels}}}")).await, 1, "{labels}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

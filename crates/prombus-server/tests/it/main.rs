@@ -16,6 +16,7 @@ mod relay;
 mod relay_endings;
 mod relay_reload;
 mod relay_security;
+mod revoked;
 mod rig;
 mod shared_rig;
 mod slow_disk;

@@ -3,7 +3,7 @@
 use crate::test_bus;
 use futures_util::{SinkExt, StreamExt};
 use prombus::Bus;
-use prombus_server::{Server, ServerOptions};
+use prombus_server::{ReloadHandle, Server, ServerOptions};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -22,6 +22,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Rig {
     pub address: SocketAddr,
     pub bus: Bus,
+    pub reload: ReloadHandle,
     stop: Option<oneshot::Sender<()>>,
     served: Option<JoinHandle<()>>,
     folder: Option<PathBuf>,
@@ -54,13 +55,13 @@ impl Rig {
 
     pub async fn over(bus: Bus, options: ServerOptions) -> Self {
         let server = Server::bind(bus.backend().clone(), options).await.expect("a server binds");
-        let address = server.local_addrs()[0];
+        let (address, reload) = (server.local_addrs()[0], server.reload_handle());
         let (stop, stopped) = oneshot::channel::<()>();
         let served = tokio::spawn(async move {
             let shutdown = async move { drop(stopped.await) };
             server.run(shutdown).await.expect("a server runs");
         });
-        Self { address, bus, stop: Some(stop), served: Some(served), folder: None }
+        Self { address, bus, reload, stop: Some(stop), served: Some(served), folder: None }
     }
 
     /// The folder of a log on disk.

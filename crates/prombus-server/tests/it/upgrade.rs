@@ -1,5 +1,6 @@
 //! The upgrade to a WebSocket, and compression.
 
+use crate::raw_client::metric;
 use crate::rig::{Rig, options};
 use prombus_server::ServerOptions;
 use prombus_server::test_util::put_masked;
@@ -70,4 +71,27 @@ async fn compression_is_offered_only_if_configured() {
         error.push_str(std::str::from_utf8(payload).expect("text"));
     }
     assert!(error.contains("too_large"), "{error} {answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn upgrades_are_counted_with_their_route_and_method() {
+    let rig = Rig::memory().await;
+    for line in ["GET /", "GET /ws", "POST /ws"] {
+        let mut socket = TcpStream::connect(rig.address).await.expect("it connects");
+        let request = format!(
+            "{line} HTTP/1.1\r\nHost: {}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+            rig.address
+        );
+        socket.write_all(request.as_bytes()).await.expect("it sends");
+        socket.read_u8().await.expect("an answer");
+    }
+    for labels in [
+        "route=\"/\",method=\"GET\",code=\"101\"",
+        "route=\"/ws\",method=\"GET\",code=\"101\"",
+        "route=\"unmatched\",method=\"POST\",code=\"400\"",
+    ] {
+        let name = format!("prombus_http_requests_total{{{labels}}}");
+        assert_eq!(metric(rig.address, &name).await, 1.0, "{labels}");
+    }
 }

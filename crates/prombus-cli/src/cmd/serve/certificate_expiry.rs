@@ -1,4 +1,4 @@
-//! Warns of a certificate that has expired or expires soon: at the start, at each reload, and once a day.
+//! Warns of a certificate that has expired, expires soon, or is not valid yet: at the start, at each reload, and once a day.
 
 use crate::time;
 use prombus_server::{Certificate, ReloadHandle};
@@ -20,7 +20,7 @@ pub fn watch(handle: ReloadHandle) {
     });
 }
 
-/// Warns if the current certificate has expired or expires soon.
+/// Warns if the current certificate has expired, expires soon, or is not valid yet.
 pub fn warn(handle: &ReloadHandle) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now_ms = i64::try_from(now.as_millis()).unwrap_or(i64::MAX);
@@ -30,9 +30,16 @@ pub fn warn(handle: &ReloadHandle) {
 }
 
 fn warning(certificate: &Certificate, now_ms: i64) -> Option<String> {
+    let file = certificate.file.display();
+    if let Some(from_ms) = certificate.valid_from_ms.filter(|&from_ms| from_ms > now_ms) {
+        let from = time::text(from_ms);
+        return Some(format!(
+            "the TLS certificate {file} is not valid before {from}: clients refuse it until then"
+        ));
+    }
     let expires_ms = certificate.expires_ms?;
     let left_ms = expires_ms.saturating_sub(now_ms);
-    let (file, at) = (certificate.file.display(), time::text(expires_ms));
+    let at = time::text(expires_ms);
     let how = "replace the files and send SIGHUP to the server";
     if left_ms <= 0 {
         Some(format!("the TLS certificate {file} expired at {at}: {how}"))
@@ -51,14 +58,22 @@ mod tests {
     #[test]
     fn a_certificate_is_reported_from_14_days_before_it_expires() {
         let expires_ms = 1_804_118_400_000;
-        let certificate =
-            Certificate { file: "cert.pem".into(), expires_ms: Some(expires_ms), hash: [0; 32] };
+        let certificate = Certificate {
+            file: "cert.pem".into(),
+            valid_from_ms: Some(expires_ms - 2 * SOON_MS),
+            expires_ms: Some(expires_ms),
+            chain_hash: [0; 32],
+        };
         let line = |left_ms| warning(&certificate, expires_ms - left_ms);
         assert_eq!(line(SOON_MS + 1), None);
         let soon = line(SOON_MS).expect("a warning");
         assert!(
             soon.contains("cert.pem expires at 2027-03-04T00:00:00") && soon.contains("in 14 days"),
             "{soon}"
+        );
+        assert_eq!(line(2 * SOON_MS), None);
+        assert!(
+            line(2 * SOON_MS + 1).expect("a warning").contains("is not valid before 2027-02-04T00:00:00")
         );
         assert!(line(0).expect("a warning").contains("cert.pem expired at 2027-03-04"));
         assert_eq!(warning(&Certificate { expires_ms: None, ..certificate }, i64::MAX), None);

@@ -6,7 +6,7 @@
 
 use super::gateway::{announce, builder, listen_failure, raise_descriptors};
 use super::run_until_stopped::run_until_stopped;
-use super::sighup_reload::Reloader;
+use super::sighup_reload::{Hangups, Reloader};
 use super::stop_signals::Signals;
 use super::{certificate_expiry, demo};
 use crate::args::ServeArgs;
@@ -24,7 +24,12 @@ use tokio::sync::watch;
 ///
 /// # Errors
 /// One line that says what failed and what to do.
-pub async fn serve(args: &ServeArgs, loaded: &Loaded, store: Arc<dyn SharedStore>) -> anyhow::Result<()> {
+pub async fn serve(
+    args: &ServeArgs,
+    loaded: &Loaded,
+    store: Arc<dyn SharedStore>,
+    hangups: Hangups,
+) -> anyhow::Result<()> {
     let settings = &loaded.settings;
     let (roles, server_roles) = watch::channel(ServerRole::Following { leader: None });
     let server = Server::bind_shared(server_roles, settings.server.clone()).await;
@@ -48,7 +53,7 @@ pub async fn serve(args: &ServeArgs, loaded: &Loaded, store: Arc<dyn SharedStore
     tokio::spawn(forwarder.run(leadership.roles()));
     let set_topic_rules = move |new| drop(rules.send_replace(new));
     let reloader = Reloader::new(args, loaded, server.reload_handle(), set_topic_rules);
-    reloader.watch().context("cannot watch for SIGHUP")?;
+    reloader.watch(hangups);
     certificate_expiry::watch(server.reload_handle());
     announce(args, settings, &server);
     let close = async move |time| {

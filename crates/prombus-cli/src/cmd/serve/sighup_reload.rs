@@ -11,7 +11,22 @@ use crate::messages::one_line;
 use crate::time;
 use prombus::TopicRule;
 use prombus_server::{AuthChanges, LiveFigures, ReloadChanges, ReloadHandle, ShownSetting};
-use tokio::signal::unix::{SignalKind, signal};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Receives SIGHUP. From `install` on, the signal does not kill the process.
+pub struct Hangups(Signal);
+
+impl Hangups {
+    /// Starts receiving. Call this before the store is opened, because its recovery may take minutes. Signals that arrive before
+    /// [`Reloader::watch`] cause one reload then.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn install() -> std::io::Result<Self> {
+        signal(SignalKind::hangup()).map(Self)
+    }
+}
 
 /// Everything that a reload needs.
 pub struct Reloader {
@@ -42,26 +57,31 @@ impl Reloader {
         }
     }
 
-    /// Starts watching for SIGHUP.
-    ///
-    /// # Errors
-    /// When the system refuses.
-    pub fn watch(mut self) -> std::io::Result<()> {
-        let mut hangup = signal(SignalKind::hangup())?;
+    /// Reloads at every SIGHUP, in a task of its own.
+    pub fn watch(mut self, mut hangups: Hangups) {
         tokio::spawn(async move {
-            while hangup.recv().await.is_some() {
+            while hangups.0.recv().await.is_some() {
                 // Reading files may block.
                 let reloaded = tokio::task::spawn_blocking(move || {
-                    self.reload();
+                    self.reload_and_survive();
                     self
                 });
                 match reloaded.await {
                     Ok(reloader) => self = reloader,
-                    Err(error) => return tracing::error!("SIGHUP: the reload failed: {error}"),
+                    // The runtime ends.
+                    Err(_) => return,
                 }
             }
         });
-        Ok(())
+    }
+
+    /// Reloads. A panic is logged, so that later reloads are still possible.
+    fn reload_and_survive(&mut self) {
+        if catch_unwind(AssertUnwindSafe(|| self.reload())).is_err() {
+            tracing::error!(
+                "SIGHUP: the reload failed because of a bug (see the panic message); some settings may be applied"
+            );
+        }
     }
 
     /// Reloads the configuration and logs the result.
@@ -94,8 +114,9 @@ impl Reloader {
         let changes = self.handle.reload(server).map_err(|error| vec![one_line(&error.into())])?;
         let has_new_topics = bus.topics != self.topics;
         if has_new_topics {
+            (self.set_topic_rules)(topic_rules(self.args.demo, &bus.topics));
+            // Afterwards, so that the next reload applies them if this failed.
             self.topics.clone_from(&bus.topics);
-            (self.set_topic_rules)(topic_rules(self.args.demo, &self.topics));
         }
         let what = changed(&changes, has_new_topics.then_some(self.topics.len()));
         let figures = in_effect(self.handle.figures(), self.topics.len());
@@ -136,6 +157,7 @@ fn changed(changes: &ReloadChanges, topics: Option<usize>) -> String {
     let keys = [(changes.auth.jwt_keys_added, "added"), (changes.auth.jwt_keys_removed, "removed")];
     parts.extend(counts("JWT key", &keys));
     let mut add = |is_changed: bool, what: &str| parts.extend(is_changed.then(|| what.to_owned()));
+    add(changes.auth.has_new_jwt_settings, "JWT settings changed");
     add(changes.auth.has_new_rules, "rules changed");
     add(changes.has_new_origins, "origins changed");
     add(changes.has_new_rates, "rates changed");
@@ -180,6 +202,46 @@ fn plural(count: usize, noun: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::{Args, Command};
+    use clap::Parser;
+    use prombus::Bus;
+    use prombus_server::Server;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[tokio::test]
+    async fn after_a_reload_that_panicked_the_next_one_takes_effect() {
+        let folder = std::env::temp_dir().join(format!("prombus-reload-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("prombus.toml");
+        let write = |topic: &str| {
+            let text =
+                format!("listen = [\"127.0.0.1:0\"]\n[[topic]]\nname = \"{topic}\"\nmax_attempts = 7\n");
+            std::fs::write(&file, text).unwrap();
+        };
+        write("a");
+        let Command::Serve(args) =
+            Args::parse_from(["prombus", "serve", "--config", file.to_str().unwrap()]).command
+        else {
+            panic!("not serve")
+        };
+        let environment = Environment::new(std::iter::empty()).unwrap();
+        let loaded = config::load(args.config.as_deref(), &args.settings, &environment).unwrap();
+        let bus = Bus::memory();
+        let server = Server::bind(Arc::clone(bus.backend()), loaded.settings.server.clone()).await.unwrap();
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&calls);
+        let set_topic_rules = move |_| {
+            assert!(counted.fetch_add(1, Ordering::Relaxed) > 0, "the first call fails");
+        };
+        let mut reloader = Reloader::new(&args, &loaded, server.reload_handle(), set_topic_rules);
+        for (topic, expected) in [("b", 1), ("c", 2)] {
+            write(topic);
+            reloader.reload_and_survive();
+            assert_eq!(calls.load(Ordering::Relaxed), expected);
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn counts_name_the_noun_once() {

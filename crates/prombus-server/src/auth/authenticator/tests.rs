@@ -275,3 +275,23 @@ fn debug_output_shows_no_secret() {
         assert!(!shown.contains(secret), "{shown}");
     }
 }
+
+#[test]
+fn a_jwt_that_is_too_long_or_has_a_part_too_few_is_logged_and_other_tokens_are_not() {
+    let auth = authenticator(Vec::new());
+    let good = jwt(&json!({"exp": NOW_MS / 1_000 + 60, "sub": "ada"}));
+    let logged = || auth.jwt.as_ref().unwrap().logged();
+    for token in ["wrong", "wrong.token", &"x".repeat(MAX_TOKEN_BYTES + 1)] {
+        assert_eq!(auth.authenticate(Some(token), NOW_MS).unwrap_err(), AuthRefused::Bad);
+    }
+    assert_eq!(logged(), [""; 0]);
+    let long = jwt(&json!({"exp": NOW_MS / 1_000 + 60, "sub": "ada", "x": "x".repeat(MAX_TOKEN_BYTES)}));
+    let (two_parts, _) = good.rsplit_once('.').unwrap();
+    for token in [long.as_str(), two_parts, &format!("{good}.more")] {
+        assert_eq!(auth.authenticate(Some(token), NOW_MS).unwrap_err(), AuthRefused::Bad);
+    }
+    let expected =
+        ["a JWT was refused: it is longer than 8 KiB", "a JWT was refused: it does not have three parts"];
+    assert_eq!(logged(), expected);
+    assert!(auth.authenticate(Some(&good), NOW_MS).is_ok());
+}

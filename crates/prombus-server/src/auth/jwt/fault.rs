@@ -9,7 +9,11 @@ const LOG_EVERY_MS: i64 = 10_000;
 
 /// The rule that a token violates. No text contains anything of the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub(super) enum JwtFault {
+pub(in crate::auth) enum JwtFault {
+    #[error("it is longer than 8 KiB")]
+    TooLong,
+    #[error("it does not have three parts")]
+    Parts,
     #[error("the header cannot be read, or names an unsupported algorithm")]
     Header,
     #[error("the header requires an extension (crit)")]
@@ -78,6 +82,12 @@ impl RefusalLog {
         if let Some(line) = self.line(what.to_owned(), now_ms) {
             tracing::warn!("{line}");
         }
+    }
+
+    /// The texts that were logged.
+    #[cfg(test)]
+    pub(super) fn logged(&self) -> Vec<String> {
+        self.logged.lock().iter().map(|it| it.what.clone()).collect()
     }
 
     /// The line to log, if one is due.

@@ -1,13 +1,17 @@
 //! Loads the keys that verify tokens. No error and no log line contains a key.
 
+mod foreign;
+mod print;
+
+pub(super) use print::KeyPrint;
+
 use super::options::JwtKey;
 use crate::auth::error::AuthSetupError;
-use crate::auth::fingerprint::sha256;
 use aws_lc_rs::rsa;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ED25519, ParsedPublicKey};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, KeyOperations, PublicKeyUse};
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk};
 use jsonwebtoken::{Algorithm, DecodingKey};
 use serde_json::Value;
 use std::fmt;
@@ -24,10 +28,9 @@ const RSA_BYTES: RangeInclusive<usize> = 256..=1_024;
 pub(super) struct Key {
     algorithm: Algorithm,
     /// The key's id. If the key or the token has none, ids are not compared.
-    kid: Option<String>,
+    pub(super) kid: Option<String>,
     decoding: DecodingKey,
-    /// A hash of the key, which identifies it in a ticket.
-    pub(super) print: [u8; 32],
+    pub(super) print: KeyPrint,
 }
 
 impl Key {
@@ -61,7 +64,7 @@ pub(super) fn load(source: &JwtKey) -> Result<Vec<Key>, AuthSetupError> {
         }
         JwtKey::Secret(secret) => {
             let decoding = DecodingKey::from_secret(secret.as_bytes());
-            let print = sha256(secret.as_bytes());
+            let print = print::secret(secret.as_bytes());
             Ok(vec![Key { algorithm: Algorithm::HS256, kid: None, decoding, print }])
         }
         JwtKey::PemFile(file) => from_file(file, from_pem),
@@ -109,16 +112,17 @@ fn from_pem(content: &[u8]) -> Result<Vec<Key>, String> {
 
 /// Parses a public key. Its type determines the algorithm.
 fn public_key(der: &[u8]) -> Result<Key, String> {
-    let key = |algorithm, decoding| Ok(Key { algorithm, kid: None, decoding, print: sha256(der) });
+    let key = |algorithm, decoding, print| Ok(Key { algorithm, kid: None, decoding, print });
     if let Ok(parsed) = rsa::PublicKey::from_der(der) {
         check_rsa_bytes(parsed.modulus_len())?;
-        return key(Algorithm::RS256, DecodingKey::from_rsa_der(der));
+        let rsa::PublicKeyComponents { n, e } = rsa::PublicKeyComponents::from(&parsed);
+        return key(Algorithm::RS256, DecodingKey::from_rsa_der(der), print::rsa(&n, &e));
     }
     if ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, der).is_ok() {
-        return key(Algorithm::ES256, DecodingKey::from_ec_der(der));
+        return key(Algorithm::ES256, DecodingKey::from_ec_der(der), print::p256(der));
     }
     if ParsedPublicKey::new(&ED25519, der).is_ok() {
-        return key(Algorithm::EdDSA, DecodingKey::from_ed_der(der));
+        return key(Algorithm::EdDSA, DecodingKey::from_ed_der(der), print::ed25519(der));
     }
     Err("unsupported public key; supported: RSA (RS256), P-256 (ES256), Ed25519 (EdDSA)".to_owned())
 }
@@ -130,7 +134,8 @@ fn check_rsa_bytes(bytes: usize) -> Result<(), String> {
     Err(format!("unsupported RSA key of {} bits; supported: 2048 to 8192 bits", bytes * 8))
 }
 
-/// The usable keys of a set. Other keys are skipped and logged.
+/// The usable keys of a set. Keys of other types and for other uses are skipped and logged. A usable key that cannot be read is an
+/// error: a reload must not apply half of a file because of a typo.
 fn from_jwks(file: &Path, content: &[u8]) -> Result<Vec<Key>, String> {
     let set: Value = serde_json::from_slice(content).map_err(|fault| format!("not JSON: {fault}"))?;
     let entries = set
@@ -138,12 +143,12 @@ fn from_jwks(file: &Path, content: &[u8]) -> Result<Vec<Key>, String> {
         .and_then(Value::as_array)
         .ok_or("not a JSON Web Key Set: the list \"keys\" is missing")?;
     let mut keys = Vec::new();
-    for (index, entry) in entries.iter().enumerate() {
-        match from_jwk(entry) {
-            Ok(key) => keys.push(key),
-            Err(fault) => {
-                tracing::warn!(file = %file.display(), key = index + 1, fault, "a key of the JWKS file is skipped");
+    for (entry, position) in entries.iter().zip(1..) {
+        match foreign::reason(entry) {
+            Some(reason) => {
+                tracing::warn!(file = %file.display(), key = position, reason, "a key of the JWKS file is skipped");
             }
+            None => keys.push(from_jwk(entry).map_err(|fault| format!("key {position}: {fault}"))?),
         }
     }
     if keys.is_empty() {
@@ -158,21 +163,11 @@ fn from_jwks(file: &Path, content: &[u8]) -> Result<Vec<Key>, String> {
 fn from_jwk(entry: &Value) -> Result<Key, String> {
     // The parser's own message could contain parts of the key.
     let jwk: Jwk = serde_json::from_value(entry.clone()).map_err(|_| "not a JSON Web Key")?;
-    if jwk.common.public_key_use.as_ref().is_some_and(|wanted| *wanted != PublicKeyUse::Signature) {
-        return Err("not for signatures".to_owned());
-    }
-    let operations = jwk.common.key_operations.as_deref();
-    if operations.is_some_and(|operations| !operations.contains(&KeyOperations::Verify)) {
-        return Err("not for verifying signatures".to_owned());
-    }
     let (algorithm, decoding, print) = jwk_parts(&jwk.algorithm)?;
-    if jwk.common.key_algorithm.is_some_and(|wanted| wanted != KeyAlgorithm::from(algorithm)) {
-        return Err(format!("its alg must be {algorithm:?} for this type of key"));
-    }
     Ok(Key { algorithm, kid: jwk.common.key_id, decoding, print })
 }
 
-fn jwk_parts(parameters: &AlgorithmParameters) -> Result<(Algorithm, DecodingKey, [u8; 32]), String> {
+fn jwk_parts(parameters: &AlgorithmParameters) -> Result<(Algorithm, DecodingKey, KeyPrint), String> {
     let bytes = |text: &str| URL_SAFE_NO_PAD.decode(text).map_err(|_| "not base64url".to_owned());
     match parameters {
         AlgorithmParameters::RSA(parameters) => {
@@ -181,25 +176,24 @@ fn jwk_parts(parameters: &AlgorithmParameters) -> Result<(Algorithm, DecodingKey
             let parsed: rsa::PublicEncryptingKey =
                 components.try_into().map_err(|_| "not a valid RSA key")?;
             check_rsa_bytes(parsed.key_size_bytes())?;
-            let print = sha256(&[n.as_slice(), &[0], &e].concat());
-            Ok((Algorithm::RS256, DecodingKey::from_rsa_raw_components(&n, &e), print))
+            Ok((Algorithm::RS256, DecodingKey::from_rsa_raw_components(&n, &e), print::rsa(&n, &e)))
         }
         AlgorithmParameters::EllipticCurve(parameters) if parameters.curve == EllipticCurve::P256 => {
             let point = [vec![4], bytes(&parameters.x)?, bytes(&parameters.y)?].concat();
             ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, &point).map_err(|_| "not a valid P-256 key")?;
-            Ok((Algorithm::ES256, DecodingKey::from_ec_der(&point), sha256(&point)))
+            Ok((Algorithm::ES256, DecodingKey::from_ec_der(&point), print::p256(&point)))
         }
         AlgorithmParameters::OctetKeyPair(parameters) if parameters.curve == EllipticCurve::Ed25519 => {
             let x = bytes(&parameters.x)?;
             ParsedPublicKey::new(&ED25519, &x).map_err(|_| "not a valid Ed25519 key")?;
-            Ok((Algorithm::EdDSA, DecodingKey::from_ed_der(&x), sha256(&x)))
+            Ok((Algorithm::EdDSA, DecodingKey::from_ed_der(&x), print::ed25519(&x)))
         }
         AlgorithmParameters::OctetKey(parameters) => {
             let secret = bytes(&parameters.value)?;
             if secret.len() < MIN_SECRET_BYTES {
                 return Err(format!("a secret of {} bytes: HS256 needs at least 32", secret.len()));
             }
-            Ok((Algorithm::HS256, DecodingKey::from_secret(&secret), sha256(&secret)))
+            Ok((Algorithm::HS256, DecodingKey::from_secret(&secret), print::secret(&secret)))
         }
         _ => Err("unsupported key type or curve".to_owned()),
     }

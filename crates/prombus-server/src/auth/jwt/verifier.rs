@@ -5,12 +5,15 @@ mod tests;
 
 use super::claims::{Claims, Verified};
 use super::fault::{JwtFault, RefusalLog};
-use super::key::{self, Key};
+use super::key::{self, Key, KeyPrint};
 use super::options::JwtOptions;
 use crate::auth::error::{AuthRefused, AuthSetupError};
 use crate::auth::fingerprint::Fingerprint;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+/// The start of every JWT: `{"` in base64url.
+const JWT_START: &str = "eyJ";
 
 /// Verifies tokens.
 #[derive(Debug)]
@@ -64,6 +67,20 @@ impl JwtVerifier {
         }
     }
 
+    /// Logs a token that is refused before [`verify`](Self::verify), if it looks like a JWT. Returns the reason for the client.
+    pub(in crate::auth) fn refuse(&self, token: &str, fault: JwtFault, now_ms: i64) -> AuthRefused {
+        if token.starts_with(JWT_START) {
+            self.log.refused(fault, now_ms);
+        }
+        fault.into()
+    }
+
+    /// The texts that were logged.
+    #[cfg(test)]
+    pub(in crate::auth) fn logged(&self) -> Vec<String> {
+        self.log.logged()
+    }
+
     fn check(&self, token: &str, now_ms: i64) -> Result<Verified, JwtFault> {
         let (claims, print) = self.signed_claims(token)?;
         // The time is checked last: only the sender of an otherwise valid token learns that it has expired.
@@ -81,6 +98,21 @@ impl JwtVerifier {
     /// The fingerprint of each key.
     pub(in crate::auth) fn prints(&self) -> &[Fingerprint] {
         &self.prints
+    }
+
+    /// Whether the leeway, or the id (`kid`) of a key that both have, is another one than before.
+    pub(in crate::auth) fn has_new_settings(&self, before: &Self) -> bool {
+        let kids = |of: &Self, print: KeyPrint| {
+            let mut kids: Vec<_> =
+                of.keys.iter().filter(|key| key.print == print).map(|key| key.kid.clone()).collect();
+            kids.sort_unstable();
+            kids
+        };
+        let has_other_kid = |key: &Key| {
+            let old = kids(before, key.print);
+            !old.is_empty() && old != kids(self, key.print)
+        };
+        self.leeway_ms != before.leeway_ms || self.keys.iter().any(has_other_kid)
     }
 
     fn signed_claims(&self, token: &str) -> Result<(Claims, Fingerprint), JwtFault> {

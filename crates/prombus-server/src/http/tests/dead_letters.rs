@@ -72,8 +72,19 @@ async fn letters_are_closed_by_id() {
     assert_eq!(closed, json!({"closed": 1, "unknown": 0}));
     let detail = get(&rig, "/dead-letters/orders", "letters").await.ok();
     let expected = json!({"topic": "dlq.orders", "first_seq": 1, "last_seq": 3, "open": 1, "redriven": [[1, 1]],
-        "discarded": [[2, 2]]});
+        "discarded": [[2, 2]], "next": null});
     assert_eq!(detail, expected);
+    let page = get(&rig, "/dead-letters/orders?limit=1", "letters").await.ok();
+    assert_eq!(
+        (&page["redriven"], &page["discarded"], &page["next"]),
+        (&json!([[1, 1]]), &json!([]), &json!(2))
+    );
+    let page = get(&rig, "/dead-letters/orders?limit=1&from_seq=2", "letters").await.ok();
+    assert_eq!((&page["redriven"], &page["discarded"]), (&json!([]), &json!([[2, 2]])));
+    assert_eq!(page["next"], Value::Null);
+    for bad in ["limit=0", "limit=10001", "fromSeq=0", "from_seq=x"] {
+        get(&rig, &format!("/dead-letters/orders?{bad}"), "letters").await.error(400, "bad_request");
+    }
     let text = get(&rig, "/metrics", "admin").await;
     let text = String::from_utf8_lossy(&text.body).into_owned();
     assert!(text.contains("prombus_dead_letters_open{topic=\"dlq.orders\"} 1\n"), "{text}");

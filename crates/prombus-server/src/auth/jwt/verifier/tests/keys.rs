@@ -19,46 +19,89 @@ fn the_kid_selects_the_key_of_a_set() {
     assert!(!verify(json!({"alg": "ES256", "kid": "one"}), by_ed) && !verify(json!({"alg": "ES256"}), by_ed));
 }
 
+/// A key of Ed25519 with one other value.
+fn ed_jwk_with(name: &str, value: Value) -> Value {
+    let mut key = ed_jwk("one");
+    key[name] = value;
+    key
+}
+
 #[test]
-fn secrets_of_a_key_set_work_and_unusable_keys_are_skipped() {
+fn keys_of_a_set_that_are_for_something_else_are_skipped() {
     let secret = json!({"kty": "oct", "k": part(SECRET), "alg": "HS256"});
-    let with = |name: &str, value: Value| {
-        let mut key = ed_jwk("one");
-        key[name] = value;
-        key
-    };
-    let unusable = [
-        json!({"kty": "oct", "k": part("short")}),
+    let foreign = [
         json!({"kty": "oct", "k": part(SECRET), "alg": "HS512"}),
-        with("use", json!("enc")),
-        with("alg", json!("ES256")),
-        with("alg", json!("X25519")),
-        with("key_ops", json!(["sign"])),
-        with("x", json!(part([1; 31]))),
-        with("x", json!("???")),
-        with("crv", json!("Ed448")),
-        with("kid", json!(7)),
+        ed_jwk_with("use", json!("enc")),
+        ed_jwk_with("alg", json!("ES256")),
+        ed_jwk_with("alg", json!("X25519")),
+        ed_jwk_with("key_ops", json!(["sign"])),
+        ed_jwk_with("crv", json!("Ed448")),
         json!({"kty": "EC", "crv": "P-384", "x": part([1; 48]), "y": part([1; 48])}),
-        json!({"kty": "EC", "crv": "P-256", "x": part([1; 32]), "y": part([1; 32])}),
-        json!({"kty": "RSA", "n": part([0xff; 128]), "e": "AQAB"}),
         json!({"kty": "RSA", "n": rsa_jwk("x")["n"], "e": "AQAB", "alg": "PS256"}),
         json!({"kty": "AKP"}),
-        json!("key"),
-        json!(null),
     ];
-    for key in &unusable {
+    for key in &foreign {
         let fault = with_jwks(&json!({"keys": [key]}).to_string()).unwrap_err().to_string();
         assert!(
             fault.contains("none of its 1 keys can be used") && fault.contains("prombus-server-"),
             "{key} {fault}"
         );
     }
-    let mut keys = unusable.to_vec();
+    let mut keys = foreign.to_vec();
     keys.push(secret);
     let verifier = with_jwks(&json!({"keys": keys}).to_string()).unwrap();
     assert_eq!(verifier.keys.len(), 1);
     let good = token(&json!({"alg": "HS256", "kid": "any"}), &good_claims(), by_secret(SECRET.as_bytes()));
     assert!(verifier.verify(&good, NOW_MS).is_ok());
+}
+
+#[test]
+fn a_set_with_a_usable_key_that_cannot_be_read_is_refused() {
+    for key in [
+        json!({"kty": "oct", "k": part("short")}),
+        ed_jwk_with("x", json!(part([1; 31]))),
+        ed_jwk_with("x", json!("???")),
+        ed_jwk_with("kid", json!(7)),
+        json!({"kty": "OKP", "x": part(ED.public_key())}),
+        json!({"kty": "EC", "crv": "P-256", "x": part([1; 32]), "y": part([1; 32])}),
+        json!({"kty": "RSA", "n": part([0xff; 128]), "e": "AQAB"}),
+        json!({"kty": "RSA", "e": "AQAB"}),
+        json!({"k": part(SECRET)}),
+        json!("key"),
+        json!(null),
+    ] {
+        let set = json!({"keys": [ed_jwk("good"), key]}).to_string();
+        let fault = with_jwks(&set).unwrap_err().to_string();
+        assert!(fault.contains("key 2: ") && fault.contains("prombus-server-"), "{key} {fault}");
+        assert!(!fault.contains(SECRET) && !fault.contains(&part(SECRET)), "{fault}");
+    }
+}
+
+#[test]
+fn a_key_that_moves_from_a_pem_file_to_a_key_set_is_the_same_key() {
+    for (pem, jwk) in [(rsa_pem(), rsa_jwk("a")), (ec_pem(), ec_jwk("a")), (ed_pem(), ed_jwk("a"))] {
+        let (of_pem, of_set) =
+            (with_pem(&pem).unwrap(), with_jwks(&json!({"keys": [jwk]}).to_string()).unwrap());
+        assert_eq!(of_pem.prints(), of_set.prints(), "{jwk}");
+        assert!(of_set.has_new_settings(&of_pem), "it has a kid now");
+    }
+    let old = with_pem(&pem("RSA PUBLIC KEY", RSA.public_key())).unwrap();
+    assert_eq!(old.prints(), with_pem(&rsa_pem()).unwrap().prints());
+    let set = with_jwks(&json!({"keys": [{"kty": "oct", "k": part(SECRET)}]}).to_string()).unwrap();
+    assert_eq!(set.prints(), with_secret().prints());
+}
+
+#[test]
+fn another_leeway_or_kid_is_a_change_and_another_key_or_order_is_not_one_of_settings() {
+    let set = |keys: &[Value]| with_jwks(&json!({"keys": keys}).to_string()).unwrap();
+    let before = set(&[ed_jwk("a"), ec_jwk("b")]);
+    assert!(!set(&[ec_jwk("b"), ed_jwk("a")]).has_new_settings(&before));
+    assert!(!set(&[ed_jwk("a"), rsa_jwk("new")]).has_new_settings(&before));
+    assert!(set(&[ed_jwk("other"), ec_jwk("b")]).has_new_settings(&before));
+    let keys = || vec![JwtKey::Secret(SECRET.to_owned())];
+    let leeway = JwtOptions { keys: keys(), leeway: Duration::from_secs(5), ..JwtOptions::default() };
+    assert!(JwtVerifier::new(&leeway).unwrap().has_new_settings(&with_secret()));
+    assert!(!with_secret().has_new_settings(&with_secret()));
 }
 
 #[test]

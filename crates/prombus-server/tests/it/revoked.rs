@@ -1,0 +1,126 @@
+//! The connections of a revoked token end in time, also if their clients read nothing.
+
+use crate::rig::{Rig, options};
+use prombus::{Bus, PublishOptions};
+use prombus_server::{Scope, ServerOptions, TokenHash, TokenOptions};
+use serde_json::json;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::sleep;
+
+/// The promise is 1 s; a busy machine may need longer.
+const END_MAX: Duration = Duration::from_secs(2);
+
+fn with_tokens(names: &[&str]) -> ServerOptions {
+    let mut options = options();
+    for name in names {
+        let (name, secret) = ((*name).to_owned(), TokenHash::of(name));
+        options.auth.tokens.push(TokenOptions { name, secret, scopes: Scope::all() });
+    }
+    options
+}
+
+/// A bus with more data than fits into the sockets, under different keys.
+async fn filled_bus() -> Bus {
+    let bus = Bus::memory();
+    for number in 0..200 {
+        let mut batch = bus.batch();
+        let options = PublishOptions { key: Some(number.to_string()), ..PublishOptions::default() };
+        batch.push("big", &"x".repeat(100_000), &options).expect("an event");
+        bus.publish_batch(batch).await.expect("published");
+    }
+    bus
+}
+
+/// Sends a request with a token, and reads only the first byte of the response.
+async fn begin(rig: &Rig, path: &str, token: &str) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(16 * 1024).expect("a small buffer");
+    let mut socket = socket.connect(rig.address).await.expect("it connects");
+    let head =
+        format!("GET {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {token}\r\n\r\n", rig.address);
+    socket.write_all(head.as_bytes()).await.expect("sent");
+    socket.read_u8().await.expect("a response");
+    socket
+}
+
+async fn connections(rig: &Rig) -> u64 {
+    let mut socket = TcpStream::connect(rig.address).await.expect("it connects");
+    let head = format!(
+        "GET /metrics HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer keep\r\nConnection: close\r\n\r\n",
+        rig.address
+    );
+    socket.write_all(head.as_bytes()).await.expect("sent");
+    let mut text = String::new();
+    socket.read_to_string(&mut text).await.expect("a response");
+    let value = text.lines().find_map(|line| line.strip_prefix("prombus_connections "));
+    // Without the connection of this request.
+    value.expect("the metric").parse::<u64>().expect("a number") - 1
+}
+
+async fn wait_for_connections(rig: &Rig, count: u64, within: Duration) {
+    let began = Instant::now();
+    loop {
+        let open = connections(rig).await;
+        if open == count {
+            return;
+        }
+        assert!(began.elapsed() < within, "{open} connections are open, not {count}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_that_are_not_read_end_with_their_token_and_others_stay() {
+    let rig = Rig::over(filled_bus().await, with_tokens(&["keep", "gone"])).await;
+    let kept = begin(&rig, "/export?topic=big", "keep").await;
+    let mut revoked = Vec::new();
+    for path in [
+        "/export?topic=big",
+        "/subscribe/big?from=earliest",
+        "/replay?topic=big&limit=1000000",
+        "/state/big?ndjson=1",
+    ] {
+        revoked.push(begin(&rig, path, "gone").await);
+    }
+    // Until the sockets are full.
+    sleep(Duration::from_millis(300)).await;
+    assert_eq!(connections(&rig).await, 5);
+    rig.reload.reload(&with_tokens(&["keep"])).expect("valid options");
+    wait_for_connections(&rig, 1, END_MAX).await;
+    drop((kept, revoked));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_used_by_another_token_after_a_stream_stays() {
+    let rig = Rig::with(with_tokens(&["keep", "gone"])).await;
+    rig.bus.publish("small", &1).await.expect("published");
+    let mut socket = begin(&rig, "/export?topic=small", "gone").await;
+    let mut head = [0; 4_096];
+    let count = socket.read(&mut head).await.expect("the rest");
+    assert!(count > 0);
+    let request =
+        format!("GET /topics HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer keep\r\n\r\n", rig.address);
+    for reloads in 0..2 {
+        sleep(Duration::from_millis(100)).await;
+        socket.write_all(request.as_bytes()).await.expect("sent");
+        assert!(socket.read(&mut head).await.expect("a response") > 0, "{reloads}");
+        if reloads == 0 {
+            rig.reload.reload(&with_tokens(&["keep"])).expect("valid options");
+            sleep(Duration::from_millis(800)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_websocket_that_does_not_answer_the_close_frame_ends_too() {
+    let rig = Rig::with(with_tokens(&["keep", "gone"])).await;
+    let mut silent = rig.client().await;
+    silent.ok(json!({"op": "AUTH", "token": "gone"})).await;
+    assert_eq!(connections(&rig).await, 1);
+    rig.reload.reload(&with_tokens(&["keep"])).expect("valid options");
+    // The client does not read, so it does not see the close frame.
+    wait_for_connections(&rig, 0, END_MAX).await;
+    drop(silent);
+}
