@@ -2,7 +2,7 @@
 
 use crate::gateway::{Gateway, TempFolder};
 use crate::scripted::{Answer, Scripted};
-use prombus_client::{Client, Filter, Follow, Record, Start};
+use prombus_client::{After, Client, Filter, Follow, Record, Start};
 use prombus_server::ServerOptions;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -87,6 +87,7 @@ async fn an_incomplete_event_is_requested_again_and_a_removed_event_is_no_end() 
         stream("p0", &[1, 2], cut),
         stream("p2", &[3], unavailable),
         unknown,
+        Answer::json("200 OK", r#"{"topic":"a","last_seq":4}"#),
         stream("p0", &[2, 3, 4], ""),
         Answer::json("403 Forbidden", r#"{"error":"not yours","code":"forbidden"}"#),
     ];
@@ -101,6 +102,7 @@ async fn an_incomplete_event_is_requested_again_and_a_removed_event_is_no_end() 
         "from=latest",
         "lastEventId=0196f1d0-0000-7000-8000-000000000002",
         "lastEventId=0196f1d0-0000-7000-8000-000000000003",
+        "GET /topics/a ",
         "from=earliest",
         "lastEventId=0196f1d0-0000-7000-8000-000000000004",
     ];
@@ -108,4 +110,35 @@ async fn an_incomplete_event_is_requested_again_and_a_removed_event_is_no_end() 
     for (request, wanted) in requests.iter().zip(wanted) {
         assert!(request.contains(wanted), "{request} has no {wanted}");
     }
+}
+
+const UNKNOWN_ID: &str = r#"{"error":"no such event","code":"unknown_id"}"#;
+
+#[tokio::test]
+async fn a_topic_that_was_deleted_and_created_again_is_followed_from_its_first_event() {
+    let answers = vec![
+        stream("p0", &[7, 8], ""),
+        Answer::json("404 Not Found", UNKNOWN_ID),
+        Answer::json("200 OK", r#"{"topic":"a","last_seq":2}"#),
+        stream("p0", &[1, 2, 3], ""),
+    ];
+    let server = Scripted::start(answers).await;
+    let client = Client::new(&server.url, None).unwrap();
+    let mut follow = client.follow("a", Start::Latest, Filter::default()).await.unwrap();
+    assert_eq!(next(&mut follow, 5).await, [7, 8, 1, 2, 3]);
+}
+
+#[tokio::test]
+async fn following_after_an_event_that_compaction_removed_starts_after_its_seq() {
+    let answers = vec![
+        Answer::json("404 Not Found", UNKNOWN_ID),
+        Answer::json("200 OK", r#"{"topic":"a","last_seq":9}"#),
+        stream("p0", &[2, 7, 9], ""),
+    ];
+    let server = Scripted::start(answers).await;
+    let client = Client::new(&server.url, None).unwrap();
+    let id = "0196f1d0-0000-7000-8000-000000000005".parse().unwrap();
+    let after = After { id, seq: Some(5) };
+    let mut follow = client.follow_after("a", after, Filter::default()).await.unwrap();
+    assert_eq!(next(&mut follow, 2).await, [7, 9]);
 }
