@@ -83,7 +83,17 @@ pub struct Letter {
     pub state: LetterState,
 }
 
-/// The letters of a topic, up to the newest at the start.
+/// An event of a dead-letter topic.
+pub enum DlqEvent {
+    Letter(Letter),
+    /// An event that is not a dead letter: somebody published it to the topic.
+    Other {
+        id: Uuid,
+        state: LetterState,
+    },
+}
+
+/// The events of a dead-letter topic, up to the newest at the start.
 pub struct Letters {
     history: History,
     pub states: LetterStates,
@@ -96,13 +106,16 @@ impl Letters {
         Ok(Self { history: client.history(&states.topic, query), states })
     }
 
-    /// Reads the next event. `None` is the end; `Some(None)` is an event that is not a dead letter.
-    pub async fn next(&mut self) -> anyhow::Result<Option<Option<Letter>>> {
+    /// Reads the next event; `None` at the end.
+    pub async fn next(&mut self) -> anyhow::Result<Option<DlqEvent>> {
         let Some(found) = self.history.next().await? else { return Ok(None) };
-        let state = self.states.state(found.event.seq);
-        let letter = serde_json::from_str(found.event.payload.get()).ok();
-        let of = |letter| Letter { id: found.event.id, ts: found.event.ts, json: found.json, letter, state };
-        Ok(Some(letter.map(of)))
+        let (id, state) = (found.event.id, self.states.state(found.event.seq));
+        Ok(Some(match serde_json::from_str(found.event.payload.get()) {
+            Ok(letter) => {
+                DlqEvent::Letter(Letter { id, ts: found.event.ts, json: found.json, letter, state })
+            }
+            Err(_) => DlqEvent::Other { id, state },
+        }))
     }
 }
 
@@ -110,6 +123,12 @@ impl Letters {
 pub fn counted(count: u64, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{plural}")
+}
+
+/// Whether the selection selects every event of the topic.
+pub fn selects_all(selection: &LetterSelection) -> bool {
+    let LetterSelection { group, filters, error_contains } = selection;
+    group.is_none() && filters.is_empty() && error_contains.is_none()
 }
 
 /// Whether a letter is selected.
