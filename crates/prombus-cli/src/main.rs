@@ -51,9 +51,9 @@ fn main() -> ExitCode {
             return ExitCode::from(141);
         }
         print_error(&one_line(&error));
-        match error.chain().any(|cause| cause.is::<WrongArguments>()) {
-            true => ExitCode::from(WrongArguments::EXIT_CODE),
-            false => ExitCode::FAILURE,
+        match error.downcast_ref::<WrongArguments>() {
+            Some(_) => ExitCode::from(WrongArguments::EXIT_CODE),
+            None => ExitCode::FAILURE,
         }
     })
 }

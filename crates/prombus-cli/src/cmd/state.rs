@@ -93,7 +93,8 @@ async fn one(client: &Client, args: &StateArgs, key: &str) -> anyhow::Result<()>
         printer.change(&line, &event)?;
         return follow(client, args, position, event.seq, &printer).await;
     }
-    Ok(if args.json { put_line(&line)? } else { put_line(event.payload.get().as_bytes())? })
+    put_line(if args.json { &line } else { event.payload.get().as_bytes() })?;
+    Ok(())
 }
 
 /// The position of the newest event of a topic.

@@ -11,9 +11,11 @@ pub enum ConnectionChange {
     Restored,
 }
 
+type Callback = dyn Fn(&ConnectionChange) + Send + Sync;
+
 /// The callback of a subscription, if one was set.
 #[derive(Default)]
-pub(super) struct ConnectionCallback(Option<Box<dyn Fn(&ConnectionChange) + Send + Sync>>);
+pub(super) struct ConnectionCallback(Option<Box<Callback>>);
 
 impl ConnectionCallback {
     pub(super) fn new(callback: impl Fn(&ConnectionChange) + Send + Sync + 'static) -> Self {

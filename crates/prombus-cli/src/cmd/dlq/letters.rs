@@ -86,7 +86,7 @@ pub struct Letter {
 /// An event of a dead-letter topic.
 pub enum DlqEvent {
     Letter(Letter),
-    /// An event that is not a dead letter: somebody published it to the topic.
+    /// An event that is not a dead letter, but was published to the topic by a client.
     Other {
         id: Uuid,
         state: LetterState,
