@@ -110,8 +110,8 @@ pub async fn known_topic(client: &Client, name: &str) -> anyhow::Result<TopicVie
     }
 }
 
-/// Fails if an empty list of `what` says nothing about the server: lists contain only what the token may read.
-pub async fn check_empty_list(client: &Client, what: &str) -> anyhow::Result<()> {
+/// Fails if an empty list of `what` on the topics of a pattern says nothing about the server: lists contain only what the token may read.
+pub async fn check_empty_list(client: &Client, what: &str, pattern: &str) -> anyhow::Result<()> {
     let asked = |path: String| async move {
         match client.get_json::<serde::de::IgnoredAny>(&path).await {
             Ok(_) => Ok(true),
@@ -119,12 +119,22 @@ pub async fn check_empty_list(client: &Client, what: &str) -> anyhow::Result<()>
             Err(error) => Err(error),
         }
     };
-    let may_read = asked(Client::path(&["replay"], &[("topic", "**"), ("limit", "1")])).await?;
+    let may_read = asked(Client::path(&["replay"], &[("topic", pattern), ("limit", "1")])).await?;
     // The scope `admin` shows all lists, but no events.
     if may_read || asked(Client::path(&["settings"], &[])).await? {
         return Ok(());
     }
-    anyhow::bail!("this token sees no {what}: to list all {what}, it needs the scope \"subscribe:**\"");
+    anyhow::bail!(
+        "this token sees no {what}: to list all {what}, it needs the scope \"subscribe:{pattern}\""
+    );
+}
+
+/// The pattern whose scope allows the token to read all topics with a prefix.
+pub fn pattern_of_prefix(prefix: &str) -> String {
+    match prefix.ends_with('.') {
+        true => format!("{prefix}**"),
+        false => "**".to_owned(),
+    }
 }
 
 /// Checks a topic name or pattern. Returns the view of a topic, which must exist; `None` for a pattern.

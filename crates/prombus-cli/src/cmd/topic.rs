@@ -1,6 +1,6 @@
 //! `prombus topic`: lists, shows, configures and deletes topics.
 
-use super::server_client::{self, TopicPage, TopicPages, TopicView};
+use super::server_client::{self, TopicPage, TopicPages, TopicView, pattern_of_prefix};
 use super::style::{escape_controls, put_json_line};
 use super::table::{Side, lines};
 use crate::args::{JsonArgs, TopicCommand};
@@ -49,7 +49,7 @@ async fn list(client: &Client, prefix: &str, json: bool) -> anyhow::Result<()> {
         rows.extend(page.topics.iter().map(row));
     }
     if rows.is_empty() {
-        server_client::check_empty_list(client, "topics").await?;
+        server_client::check_empty_list(client, "topics", &pattern_of_prefix(prefix)).await?;
         writeln!(stdout(), "no topics")?;
         return Ok(());
     }
@@ -71,7 +71,7 @@ async fn list_json(client: &Client, prefix: &str) -> anyhow::Result<()> {
     let mut pages = TopicPages::new(prefix, false);
     let mut page = pages.next::<Value>(client).await?;
     if page.as_ref().is_none_or(|page| page.topics.is_empty()) {
-        server_client::check_empty_list(client, "topics").await?;
+        server_client::check_empty_list(client, "topics", &pattern_of_prefix(prefix)).await?;
     }
     let mut bytes = 0;
     write!(stdout(), "{{\"topics\":[")?;

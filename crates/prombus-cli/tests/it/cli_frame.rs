@@ -63,6 +63,9 @@ fn a_missing_token_a_wrong_token_and_a_missing_scope_are_told_apart() {
         fails(&list, &["this token sees no", "it needs the scope \"subscribe:**\""]);
         assert_eq!(run(&list).stdout, "");
     }
+    // It may read this topic, which has no groups.
+    let groups = run(&[&["group", "list", "--topic", "orders.a"], &token[..], &url[..]].concat());
+    assert_eq!((groups.code, groups.stdout.as_str()), (Some(0), "no groups\n"), "{groups:?}");
     let show = [&["topic", "show", "invoices"], &token[..], &url[..]].concat();
     fails(&show, &["this needs the scope \"subscribe:invoices\""]);
     let backup = folder.path().join("backup");
