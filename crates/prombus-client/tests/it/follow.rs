@@ -6,6 +6,7 @@ use prombus_client::{After, Client, Filter, Follow, Record, Start};
 use prombus_server::ServerOptions;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 async fn publish(client: &Client, topic: &str, numbers: std::ops::RangeInclusive<u64>) {
     let records: Vec<Record> = numbers.map(|number| Record::new(topic, &number).unwrap()).collect();
@@ -44,6 +45,8 @@ async fn stored_events_are_followed_by_new_ones_over_a_restart() {
         gateway = gateway.stop().await.restart_in(&folder).await;
         // A topic that is created while the connections are lost belongs to the pattern, too.
         publish(&client, &format!("orders.new{round}"), round * 10..=round * 10 + 1).await;
+        // Events of a pattern that were committed in the same millisecond are ordered by topic.
+        tokio::time::sleep(Duration::from_millis(3)).await;
         publish(&client, "orders.a", round * 10 + 2..=round * 10 + 3).await;
     }
     assert_eq!(next(&mut topic, 5).await, [3, 12, 13, 22, 23]);
