@@ -31,7 +31,7 @@ pub use remote::{
     Order, RedriveArgs, ReplayArgs, ServerArgs,
 };
 pub use serve::ServeArgs;
-pub use server::DEFAULT_URL;
+pub use server::{DEFAULT_URL, ServerValues};
 pub use status::{HealthArgs, SettingsArgs, StateArgs};
 
 /// A durable event bus in one binary: a publish that is answered with OK is on disk.
@@ -52,6 +52,7 @@ Exit codes:
   0          success
   1          failure: the server refused or cannot be reached, a file is faulty, some events were not processed
   2          wrong arguments; `verify`, `repair` and `inspect`: the command could not run
+  129        ended by SIGHUP (`sub`)
   130, 143   ended by Ctrl-C (SIGINT) or SIGTERM; `serve` and `outbox drain` end with 0
   141        the reader of the output closed the pipe, as `head` does";
 

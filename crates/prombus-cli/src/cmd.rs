@@ -27,7 +27,7 @@ pub mod serve;
 mod server_client;
 pub mod settings;
 pub mod state;
-mod style;
+pub mod style;
 pub mod sub;
 mod table;
 pub mod tail;

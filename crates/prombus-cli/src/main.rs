@@ -1,7 +1,7 @@
 //! The binary `prombus`: parses arguments, calls the command, and turns its result into an exit code.
 //!
-//! Exit codes: 0 success; 1 failure; 2 wrong arguments (`verify`, `repair`, `inspect`: the command could not run); 130 or 143 a signal
-//! ended the command; 141 the reader of the output closed the pipe, as `head` does (shells report 141 for a program that SIGPIPE
+//! Exit codes: 0 success; 1 failure; 2 wrong arguments (`verify`, `repair`, `inspect`: the command could not run); 129, 130 or 143 a
+//! signal ended the command; 141 the reader of the output closed the pipe, as `head` does (shells report 141 for a program that SIGPIPE
 //! killed).
 
 mod args;
@@ -11,11 +11,13 @@ mod contexts;
 mod logging;
 mod messages;
 mod time;
+mod wrong_arguments;
 
 use args::{Args, Command};
 use clap::Parser;
 use messages::{one_line, print_error};
 use std::process::ExitCode;
+use wrong_arguments::WrongArguments;
 
 fn main() -> ExitCode {
     let outcome = match Args::parse().command {
@@ -49,7 +51,10 @@ fn main() -> ExitCode {
             return ExitCode::from(141);
         }
         print_error(&one_line(&error));
-        ExitCode::FAILURE
+        match error.downcast_ref::<WrongArguments>() {
+            Some(_) => ExitCode::from(WrongArguments::EXIT_CODE),
+            None => ExitCode::FAILURE,
+        }
     })
 }
 

@@ -1,12 +1,19 @@
 //! Error messages for the user: one line each, on stderr.
 
+use crate::cmd::style::escape_controls;
 use prombus_client::ClientError;
 use std::io::{ErrorKind, Write, stderr};
 
-/// Prints an error as one line on stderr.
+/// Prints an error as one line on stderr. Parts of the message can come from a server or an event: characters that could control the
+/// terminal are replaced.
 pub fn print_error(message: &str) {
     // A closed stderr leaves nowhere to report the failure.
-    let _ = writeln!(stderr(), "prombus: {message}");
+    let _ = stderr().write_all(error_line(message).as_bytes());
+}
+
+/// The line of an error.
+pub fn error_line(message: &str) -> String {
+    format!("prombus: {}\n", escape_controls(&message.replace(['\n', '\r', '\t'], " ")))
 }
 
 /// An error and its causes in one line, and what to do about it. A cause that is already part of the text is not repeated.
@@ -92,6 +99,11 @@ mod tests {
         };
         let line = one_line(&tls.into());
         assert!(line.contains("--ca-cert") && !line.contains("prombus serve"), "{line}");
+    }
+
+    #[test]
+    fn an_error_is_one_line_that_does_not_control_the_terminal() {
+        assert_eq!(error_line("status 502:\n\x1b[2J\u{9b}"), "prombus: status 502: \\u001b[2J\\u009b\n");
     }
 
     #[test]

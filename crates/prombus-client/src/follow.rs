@@ -6,7 +6,7 @@
 use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::error::ClientError;
-use crate::history::HistoryEvent;
+use crate::history::{After, HistoryEvent};
 use crate::lines::Pieces;
 use crate::sse::{SseMessage, SseParser};
 use hyper::Method;
@@ -47,6 +47,12 @@ struct ErrorBody {
     error: String,
 }
 
+/// A topic as `GET /topics/{topic}` describes it.
+#[derive(Deserialize)]
+struct TopicEnd {
+    last_seq: u64,
+}
+
 impl Client {
     /// Follows a topic or a pattern: returns the stored events from `start` on, then new events, without a group and without acks.
     /// The start position is fixed when this call returns: [`Start::Latest`] returns every event that is published after it.
@@ -66,7 +72,37 @@ impl Client {
     /// # Errors
     /// See [`ClientError`]. A failed first connection is not retried.
     pub async fn follow(&self, topic: &str, start: Start, filter: Filter) -> Result<Follow, ClientError> {
-        let mut follow = Follow {
+        let mut follow = self.follower(topic, start, filter);
+        follow.open().await?;
+        Ok(follow)
+    }
+
+    /// Like [`follow`](Self::follow), from the first event after a known one. If the seq of that event is given, this also works after
+    /// retention or compaction has removed it. Not for patterns.
+    ///
+    /// # Errors
+    /// See [`ClientError`]. A failed first connection is not retried.
+    pub async fn follow_after(
+        &self,
+        topic: &str,
+        after: After,
+        filter: Filter,
+    ) -> Result<Follow, ClientError> {
+        let mut follow = self.follower(topic, Start::AfterId(after.id), filter);
+        follow.last_seq = after.seq.unwrap_or(0);
+        match follow.open().await {
+            Err(error) if follow.last_was_removed(&error) => {
+                follow.start_again().await?;
+                follow.open().await?;
+            }
+            opened => opened?,
+        }
+        Ok(follow)
+    }
+
+    /// A stream that is not open yet.
+    fn follower(&self, topic: &str, start: Start, filter: Filter) -> Follow {
+        Follow {
             client: self.clone(),
             topic: topic.to_owned(),
             start,
@@ -77,9 +113,7 @@ impl Client {
             skip_to_seq: 0,
             backoff: Backoff::new(),
             on_lost: Box::new(|_| {}),
-        };
-        follow.open().await?;
-        Ok(follow)
+        }
     }
 }
 
@@ -147,20 +181,37 @@ impl Follow {
             sleep(self.backoff.next_wait()).await;
             match self.open().await {
                 Ok(()) => return Ok(()),
-                Err(error) if self.last_was_removed(&error) => {
-                    // Read from the start, and skip events up to its seq.
-                    (self.start, self.position) = (Start::Earliest, None);
-                    self.skip_to_seq = self.last_seq;
-                }
+                Err(error) if self.last_was_removed(&error) => match self.start_again().await {
+                    Err(error) if error.ends_subscription() => return Err(error),
+                    // After a failure that may pass, the next attempt to continue after the removed event leads here again.
+                    _ => {}
+                },
                 Err(error) if error.ends_subscription() => return Err(error),
                 Err(_) => {}
             }
         }
     }
 
-    /// Whether retention or compaction removed the last returned event.
+    /// Whether the last returned event is not in the topic any more.
     fn last_was_removed(&self, error: &ClientError) -> bool {
-        error.code() == Some(ErrorCode::UnknownId) && self.position.is_some() && self.last_seq > 0
+        error.code() == Some(ErrorCode::UnknownId) && self.last_seq > 0
+    }
+
+    /// Continues at the start of the topic, because the last returned event is not there any more. If retention or compaction removed it,
+    /// events up to its seq are skipped. If the topic ends before that seq, it was deleted and created again: all its events are new.
+    async fn start_again(&mut self) -> Result<(), ClientError> {
+        let path = Client::path(&["topics", &self.topic], &[]);
+        let last_seq = match self.client.get_json::<TopicEnd>(&path).await {
+            Ok(topic) => topic.last_seq,
+            Err(error) if error.code() == Some(ErrorCode::NotFound) => 0,
+            Err(error) => return Err(error),
+        };
+        (self.start, self.position) = (Start::Earliest, None);
+        if last_seq < self.last_seq {
+            self.last_seq = 0;
+        }
+        self.skip_to_seq = self.last_seq;
+        Ok(())
     }
 
     async fn open(&mut self) -> Result<(), ClientError> {

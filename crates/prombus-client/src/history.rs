@@ -21,7 +21,8 @@ pub struct HistoryQuery {
     pub from_ts: Option<i64>,
     /// Only events with this `ts` or an earlier one.
     pub to_ts: Option<i64>,
-    /// Only events up to this seq. By default, the history ends when no newer event is stored. Not for patterns.
+    /// Only events up to this seq. By default, the history ends when no newer event is stored. Not for patterns. It has no effect with
+    /// `last`, which means the newest events when the server reads them.
     pub to_seq: Option<u64>,
     /// Only this many of the newest events, at most 1,000,000. Not for patterns.
     pub last: Option<u64>,
@@ -98,7 +99,8 @@ impl History {
             if let Some(json) = splitter.next() {
                 let event: EventRecord = serde_json::from_slice(&json)
                     .map_err(|error| pieces.invalid_response(format!("invalid event: {error}")))?;
-                if self.query.to_seq.is_some_and(|seq| event.seq > seq) {
+                let is_bounded = self.query.last.is_none();
+                if is_bounded && self.query.to_seq.is_some_and(|seq| event.seq > seq) {
                     if self.query.is_descending {
                         continue;
                     }

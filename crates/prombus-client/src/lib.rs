@@ -76,5 +76,5 @@ pub use record::{Published, Record};
 pub use resend::Setback;
 pub use state::{Position, State};
 pub use subscribe::{
-    Delivery, HandlerContext, HandlerError, HandlerHandle, Settled, Subscribe, Subscription,
+    ConnectionChange, Delivery, HandlerContext, HandlerError, HandlerHandle, Settled, Subscribe, Subscription,
 };

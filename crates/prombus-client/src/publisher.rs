@@ -46,15 +46,7 @@ impl Publisher {
         &mut self,
         records: &mut [Record],
     ) -> Result<Vec<Result<Published, PublishError>>, ClientError> {
-        for record in &mut *records {
-            record.ensure_id();
-        }
-        let resend = Resend {
-            patience: self.patience,
-            is_one_by_one: &mut self.is_one_by_one,
-            on_setback: &mut *self.on_setback,
-        };
-        let outcomes = resend.publish(self.client.publish_connection(), records).await;
+        let outcomes = self.publish_each(records).await;
         let lost = outcomes.iter().find_map(|outcome| match outcome {
             Err(PublishError::Lost(why)) => Some(why.clone()),
             _ => None,
@@ -63,6 +55,20 @@ impl Publisher {
             Some(why) => Err(ClientError::Lost { address: self.client.address().to_string(), why }),
             None => Ok(outcomes),
         }
+    }
+
+    /// Publishes records like [`publish`](Self::publish), and returns the results of all records even if the server did not respond within
+    /// the patience: the records without a response have the result [`PublishError::Lost`].
+    pub async fn publish_each(&mut self, records: &mut [Record]) -> Vec<Result<Published, PublishError>> {
+        for record in &mut *records {
+            record.ensure_id();
+        }
+        let resend = Resend {
+            patience: self.patience,
+            is_one_by_one: &mut self.is_one_by_one,
+            on_setback: &mut *self.on_setback,
+        };
+        resend.publish(self.client.publish_connection(), records).await
     }
 }
 

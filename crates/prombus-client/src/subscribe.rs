@@ -6,6 +6,7 @@
 
 mod builder;
 mod command;
+mod connection_change;
 mod delivery;
 mod failure_log;
 mod handler;
@@ -19,6 +20,7 @@ mod settlement;
 mod subscription;
 
 pub use builder::Subscribe;
+pub use connection_change::ConnectionChange;
 pub use delivery::Delivery;
 pub use handler::{HandlerContext, HandlerHandle};
 pub use handler_error::HandlerError;

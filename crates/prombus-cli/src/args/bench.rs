@@ -176,7 +176,7 @@ fn only_as_flag(arg: Arg) -> Arg {
 impl BenchArgs {
     /// Whether a running server is measured.
     pub fn has_server(&self) -> bool {
-        self.server.url.is_some() || self.server.context.is_some()
+        self.server.flags.url.is_some() || self.server.flags.context.is_some()
     }
 }
 

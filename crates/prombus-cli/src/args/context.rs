@@ -33,6 +33,8 @@ pub enum ContextCommand {
         /// Use no context
         #[arg(long, conflicts_with = "name")]
         none: bool,
+        #[command(flatten)]
+        json: JsonArgs,
     },
     /// List the contexts; tokens are not shown
     List {
@@ -50,6 +52,8 @@ pub enum ContextCommand {
     Remove {
         /// The context
         name: String,
+        #[command(flatten)]
+        json: JsonArgs,
     },
 }
 
@@ -76,4 +80,6 @@ pub struct ContextAddArgs {
     /// Replace a context that has this name
     #[arg(long)]
     pub force: bool,
+    #[command(flatten)]
+    pub json: JsonArgs,
 }

@@ -81,17 +81,17 @@ no key), EVENT_ATTEMPT (1 for the first) and EVENT_HEADERS (a JSON object). The 
 The end of the command's standard error is the reason, which dead letters contain. The lease is extended while the \
 command runs. If the connection is lost, the command runs on, and prombus reconnects.
 
-The first SIGINT (Ctrl-C) or SIGTERM takes no more events and waits for running commands; the second kills them, and \
+The first SIGINT (Ctrl-C), SIGTERM or SIGHUP takes no more events and waits for running commands; the second kills them, and \
 their events go to other members.
 
 Filters: key=…, tag=…, header.NAME=…; an event must match all of them. All members of a group must have the same filter.
 
-Exit codes: 0 --limit was reached; 1 failure; 2 wrong arguments; 130 or 143 a signal ended the command.
+Exit codes: 0 --limit was reached; 1 failure; 2 wrong arguments; 129, 130 or 143 a signal ended the command.
 
 Examples:
   prombus sub orders.new --group debug
   prombus sub 'orders.**' --group billing --from earliest --exec ./charge.sh --concurrency 8
-  prombus sub orders.new --group mail --exec 'jq -r .email | xargs -n1 send-mail' --timeout 1m
+  prombus sub orders.new --group mail --exec 'to=$(jq -er .email) || exit 65; send-mail \"$to\"' --timeout 1m
   prombus sub orders.new --group once --from earliest --limit 10 --json";
 
 /// Arguments of `sub`.
@@ -103,7 +103,7 @@ pub struct SubArgs {
     #[arg(long, short)]
     pub group: String,
     /// Run this shell command for each event
-    #[arg(long, value_name = "CMD")]
+    #[arg(long, value_name = "CMD", value_parser = shell_command)]
     pub exec: Option<String>,
     /// How many commands run at the same time
     #[arg(long, short, value_name = "N", default_value = "1", requires = "exec", value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -133,6 +133,14 @@ pub struct SubArgs {
     pub format: FormatArgs,
     #[command(flatten)]
     pub server: ServerArgs,
+}
+
+/// A shell command. `sh -c ''` would exit with 0 and ack every event, for example if a variable in the arguments is unset.
+fn shell_command(text: &str) -> Result<String, String> {
+    match text.trim().is_empty() {
+        true => Err("the command is empty, so every event would be acked".to_owned()),
+        false => Ok(text.to_owned()),
+    }
 }
 
 fn start(text: &str) -> Result<Start, String> {

@@ -200,6 +200,8 @@ is derived from the dead letter's id, so a dead letter is redriven only once: af
 again. If a redriven event fails again, it makes a new dead letter. An event that was already redriven --max-redrives times \
 is skipped.
 
+An event that the server refuses is skipped and reported.
+
 Exit code: 0 all selected events were published; 1 some were not, e.g. because their group does not exist any more.
 
 Filters: key=…, tag=…, header.NAME=… of the original event; it must match all of them.
@@ -211,7 +213,8 @@ Examples:
 
 const DISCARD_HELP: &str = "\
 Marks open dead letters as discarded. They stay in their topic until its retention removes them, but are no longer open and \
-are not redriven. This cannot be undone. Without --yes nothing is marked. Needs a token with the scope admin.
+are not redriven. Without IDs and selection, all of them are marked, and so are events of the topic that are not dead \
+letters. This cannot be undone. Without --yes nothing is marked. Needs a token with the scope admin.
 
 Filters: key=…, tag=…, header.NAME=… of the original event; it must match all of them.
 
@@ -284,7 +287,7 @@ pub struct LetterSelection {
 pub struct DiscardArgs {
     /// The topic, with or without the prefix dlq.
     pub topic: String,
-    /// Only these dead letters: their ids as `dlq show` prints them
+    /// Only the events with these ids: those of dead letters, as `dlq show` prints them, or of other events of the topic
     #[arg(value_name = "ID")]
     pub ids: Vec<Uuid>,
     #[command(flatten)]
@@ -292,6 +295,8 @@ pub struct DiscardArgs {
     /// Mark the dead letters
     #[arg(long)]
     pub yes: bool,
+    #[command(flatten)]
+    pub json: JsonArgs,
     #[command(flatten)]
     pub server: ServerArgs,
 }
@@ -324,6 +329,8 @@ pub struct RedriveArgs {
     /// Skip events that were already redriven this many times
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_redrives: u32,
+    #[command(flatten)]
+    pub json: JsonArgs,
     #[command(flatten)]
     pub server: ServerArgs,
 }

@@ -4,6 +4,7 @@ use super::table::{Side, lines};
 use crate::args::{ContextAddArgs, ContextCommand};
 use crate::contexts::{Context, Contexts, check_name, masked};
 use crate::messages::io_reason;
+use crate::wrong_arguments::WrongArguments;
 use anyhow::{Context as _, anyhow, bail};
 use prombus_client::Client;
 use serde_json::{Value, json};
@@ -21,16 +22,16 @@ const TOKEN_BYTES_MAX: u64 = 64 << 10;
 pub fn run(command: &ContextCommand) -> anyhow::Result<ExitCode> {
     match command {
         ContextCommand::Add(args) => add(args)?,
-        ContextCommand::Use { name, .. } => choose(name.as_deref())?,
+        ContextCommand::Use { name, json, .. } => choose(name.as_deref(), json.json)?,
         ContextCommand::List { json } => list(json.json)?,
         ContextCommand::Show { name, json } => show(name.as_deref(), json.json)?,
-        ContextCommand::Remove { name } => remove(name)?,
+        ContextCommand::Remove { name, json } => remove(name, json.json)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn add(args: &ContextAddArgs) -> anyhow::Result<()> {
-    check_name(&args.name)?;
+    check_name(&args.name).map_err(WrongArguments::new)?;
     let mut contexts = Contexts::load()?;
     if contexts.by_name.contains_key(&args.name) && !args.force {
         bail!("there is a context {:?} already; --force replaces it", args.name);
@@ -60,7 +61,12 @@ fn add(args: &ContextAddArgs) -> anyhow::Result<()> {
     }
     contexts.save()?;
     let name = &args.name;
-    match contexts.current.as_deref() == Some(name) {
+    let is_current = contexts.current.as_deref() == Some(name);
+    if args.json.json {
+        writeln!(stdout(), "{}", as_json(name, contexts.get(name)?, is_current))?;
+        return Ok(());
+    }
+    match is_current {
         true => writeln!(stdout(), "added {name}; commands use it now")?,
         false => writeln!(stdout(), "added {name}; `prombus context use {name}` makes commands use it")?,
     }
@@ -80,12 +86,13 @@ fn read_token(file: &Path) -> anyhow::Result<String> {
     Ok(text.trim().to_owned())
 }
 
-fn choose(name: Option<&str>) -> anyhow::Result<()> {
+fn choose(name: Option<&str>, is_json: bool) -> anyhow::Result<()> {
     let mut contexts = Contexts::load()?;
     let url = name.map(|name| contexts.get(name).map(|context| context.url.clone())).transpose()?;
     contexts.current = name.map(str::to_owned);
     contexts.save()?;
     match (name, url) {
+        _ if is_json => writeln!(stdout(), "{}", json!({ "current": name }))?,
         (Some(name), Some(url)) => writeln!(stdout(), "commands use {name} ({url}) now")?,
         _ => writeln!(stdout(), "commands use no context now")?,
     }
@@ -150,7 +157,7 @@ fn as_json(name: &str, context: &Context, is_current: bool) -> Value {
     })
 }
 
-fn remove(name: &str) -> anyhow::Result<()> {
+fn remove(name: &str, is_json: bool) -> anyhow::Result<()> {
     let mut contexts = Contexts::load()?;
     contexts.get(name)?;
     contexts.by_name.remove(name);
@@ -158,6 +165,9 @@ fn remove(name: &str) -> anyhow::Result<()> {
         contexts.current = None;
     }
     contexts.save()?;
-    writeln!(stdout(), "removed {name}")?;
+    match is_json {
+        true => writeln!(stdout(), "{}", json!({ "removed": name, "current": contexts.current }))?,
+        false => writeln!(stdout(), "removed {name}")?,
+    }
     Ok(())
 }

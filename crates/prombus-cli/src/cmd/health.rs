@@ -1,6 +1,7 @@
 //! `prombus health`: whether a server can write and accepts new work.
 
 use super::server_client;
+use super::style::{escape_controls, put_json_line};
 use crate::args::HealthArgs;
 use prombus_client::{Client, ClientError};
 use serde::{Deserialize, Serialize};
@@ -48,7 +49,7 @@ pub fn run(args: &HealthArgs) -> anyhow::Result<ExitCode> {
         let json = json!({
             "server": address, "version": version, "healthy": is_healthy, "health": health, "ready": ready,
         });
-        writeln!(stdout(), "{json}")?;
+        put_json_line(&json)?;
     } else {
         write!(stdout(), "{}", described(&address, &health))?;
     }
@@ -90,5 +91,5 @@ fn described(address: &str, health: &Health) -> String {
         health.ready.reasons.iter().filter(|reason| !health.health.reasons.contains(reason)).cloned(),
     );
     rows.extend(reasons.into_iter().map(|reason| ("problem", reason)));
-    rows.into_iter().map(|(title, text)| format!("{title:<8} {text}\n")).collect()
+    rows.into_iter().map(|(title, text)| format!("{title:<8} {}\n", escape_controls(&text))).collect()
 }

@@ -9,11 +9,13 @@ mod reader;
 use super::{progress, server_client};
 use crate::args::ImportArgs;
 use crate::messages::{counted, one_line, print_error, was};
+use crate::wrong_arguments::WrongArguments;
 use anyhow::bail;
 use indicatif::ProgressBar;
-use prombus_client::{ErrorCode, PublishError, Publisher, Setback};
+use prombus_client::{Addressee, ErrorCode, PublishError, Publisher, Record, Setback};
 use reader::{Chunk, LineBatch, LineReader};
 use serde_json::json;
+use std::fmt;
 use std::io::{IsTerminal, Write, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -46,10 +48,11 @@ pub fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
 async fn import(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     let (topic, file) = places(args)?;
     if let Some(topic) = &topic {
-        prombus_protocol::check_topic(topic)?;
+        prombus_protocol::check_topic(topic).map_err(WrongArguments::new)?;
     }
     if args.payloads && topic.is_none() {
-        bail!("--payloads needs a topic: prombus import --payloads TOPIC FILE");
+        let why = "--payloads needs a topic: prombus import --payloads TOPIC FILE";
+        return Err(WrongArguments::new(why).into());
     }
     let client = server_client::client(&args.server)?;
     let reader = LineReader::open(file.as_deref())?;
@@ -142,6 +145,9 @@ async fn send(
     let Chunk { lines, mut records, end_bytes, has_made_ids, .. } = chunk;
     tally.has_made_ids |= has_made_ids;
     let outcomes = publisher.publish(&mut records).await?;
+    let outcomes = records.iter().zip(outcomes).map(|(record, outcome)| {
+        outcome.map_err(|error| LineError { group: missing_group(record, &error), error })
+    });
     tally.next_line = lines.last().map_or(tally.next_line, |last| last + 1);
     let (mut refused, mut stopped) = (None, None);
     for (line, outcome) in lines.into_iter().zip(outcomes) {
@@ -152,7 +158,7 @@ async fn send(
                 tally.bad += 1;
                 bar.suspend(|| print_error(&format!("line {line}: {error}; skipped")));
             }
-            Err(error) if is_permanent(&error) => {
+            Err(error) if is_permanent(&error.error) => {
                 // Lines after a refused line may have been imported, so each refused line is reported by its number.
                 let named = anyhow::anyhow!("line {line}: {error}");
                 if let Some(before) = refused.replace(named) {
@@ -176,10 +182,41 @@ async fn send(
     refused.map_or(Ok(()), Err)
 }
 
-/// Whether the error concerns only this line or its topic, so that other lines may succeed.
-fn is_about_the_line(error: &PublishError) -> bool {
+/// Why a line was not imported.
+struct LineError {
+    error: PublishError,
+    /// The group that the event is addressed to, if it does not exist.
+    group: Option<Addressee>,
+}
+
+impl fmt::Display for LineError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { error, group } = self;
+        write!(formatter, "{error}")?;
+        let Some(Addressee { subscription, group }) = group else { return Ok(()) };
+        let (subscription, group) = (quoted(subscription), quoted(group));
+        write!(formatter, "; `prombus group create {subscription} {group}` creates the group")
+    }
+}
+
+/// The group that the event is addressed to, if the server refused the event because the group does not exist.
+fn missing_group(record: &Record, error: &PublishError) -> Option<Addressee> {
+    record.options.addressee.clone().filter(|_| error.code() == Some(ErrorCode::NotFound))
+}
+
+/// An argument as a shell needs it.
+fn quoted(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    match !text.is_empty() && text.bytes().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+/// Whether the error concerns only this line, its topic or its addressee, so that other lines may succeed.
+fn is_about_the_line(LineError { error, group }: &LineError) -> bool {
     let is_about_its_topic = matches!(error.code(), Some(ErrorCode::Forbidden | ErrorCode::LimitReached));
-    is_permanent(error) || is_about_its_topic
+    is_permanent(error) || is_about_its_topic || group.is_some()
 }
 
 /// Whether the same line would fail again.

@@ -10,19 +10,18 @@ use super::rate_limiter::RateLimiter;
 use super::serve::stop_signals::{Signals, Stop};
 use super::{progress, server_client};
 use crate::args::PubArgs;
-use crate::messages::{one_line, print_error};
+use crate::messages::{counted, one_line, print_error, was};
+use crate::wrong_arguments::WrongArguments;
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
 use lines::{Input, Payloads};
-use prombus_client::{Client, PublishOptions, Published, Publisher, Record, Setback};
+use prombus_client::{Client, PublishError, PublishOptions, Published, Publisher, Record, Setback};
 use serde::Serialize;
 use std::io::{BufWriter, IsTerminal, Write, stderr, stdin, stdout};
 use std::process::ExitCode;
 use std::time::Instant;
 use tokio::sync::mpsc;
 
-/// The exit code for wrong arguments; the same as clap's.
-const BAD_ARGUMENTS: u8 = 2;
 /// Chunks that are read ahead.
 const READ_AHEAD: usize = 2;
 const PROGRESS: &str = "{spinner} {human_pos} events, {msg}{per_sec}";
@@ -41,26 +40,15 @@ struct Answer {
 /// # Errors
 /// When the server refuses the event or cannot be reached.
 pub fn run(args: &PubArgs) -> anyhow::Result<ExitCode> {
-    let options = match check(args) {
-        Ok(options) => options,
-        Err(error) => {
-            print_error(&one_line(&error));
-            return Ok(ExitCode::from(BAD_ARGUMENTS));
-        }
-    };
+    let options = check(args).map_err(|error| WrongArguments::new(one_line(&error)))?;
     let payloads = Payloads { topic: args.topic.clone(), is_text: args.text, options };
     let payload = args.payload.as_deref().filter(|payload| *payload != "-");
     match payload {
         Some(payload) => {
-            let record = match payloads.record(payload.as_bytes()) {
-                Ok(record) => record,
-                Err(why) => {
-                    print_error(&format!(
-                        "the payload is {why}; publish a text with --text, or quote it as JSON: '\"hello\"'"
-                    ));
-                    return Ok(ExitCode::from(BAD_ARGUMENTS));
-                }
-            };
+            let record = payloads.record(payload.as_bytes()).map_err(|why| {
+                let advice = "publish a text with --text, or quote it as JSON: '\"hello\"'";
+                WrongArguments::new(format!("the payload is {why}; {advice}"))
+            })?;
             server_client::block_on(publish_one(args, record))
         }
         None => server_client::block_on(publish_lines(args, payloads)),
@@ -138,6 +126,8 @@ async fn publish_lines(args: &PubArgs, payloads: Payloads) -> anyhow::Result<Exi
         bar,
         prints_json: args.json,
         published: 0,
+        unanswered: Vec::new(),
+        next_line: 1,
     };
     let started = Instant::now();
     let ended = sender.send_all(&mut input, &mut signals).await;
@@ -145,7 +135,18 @@ async fn publish_lines(args: &PubArgs, payloads: Payloads) -> anyhow::Result<Exi
     let (published, seconds) = (sender.published, started.elapsed().as_secs_f64());
     // A closed stderr leaves nowhere to report to.
     let _ = writeln!(stderr(), "{published} events published to {} in {seconds:.1} s", args.topic);
-    Ok(match ended? {
+    let stopped = match ended {
+        Ok(stopped) => stopped,
+        Err(error) => {
+            print_error(&one_line(&error));
+            print_error(&sender.how_to_continue());
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    if !sender.unanswered.is_empty() {
+        print_error(&sender.how_to_continue());
+    }
+    Ok(match stopped {
         Some(stop) => ExitCode::from(u8::try_from(stop.exit_code()).unwrap_or(1)),
         None => ExitCode::SUCCESS,
     })
@@ -159,6 +160,10 @@ struct Sender {
     prints_json: bool,
     /// Events that are on the server's disk.
     published: u64,
+    /// Lines that were sent and have no answer: their events may be stored.
+    unanswered: Vec<u64>,
+    /// The first line that was not sent.
+    next_line: u64,
 }
 
 impl Sender {
@@ -178,6 +183,7 @@ impl Sender {
                 None => return Ok(None),
                 Some(Input::Chunk(chunk)) => chunk,
                 Some(Input::Bad { line, why }) => {
+                    self.next_line = line;
                     bail!("line {line}: {why}; all lines before it are published")
                 }
                 Some(Input::Broken(error)) => return Err(error),
@@ -201,9 +207,13 @@ impl Sender {
 
     async fn send(&mut self, lines: Vec<(u64, Record)>) -> anyhow::Result<()> {
         let (numbers, mut records): (Vec<u64>, Vec<Record>) = lines.into_iter().unzip();
-        let outcomes = self.publisher.publish(&mut records).await?;
+        self.next_line = numbers.last().map_or(self.next_line, |last| last + 1);
+        // A second signal ends the wait for the answers.
+        self.unanswered.clone_from(&numbers);
+        let outcomes = self.publisher.publish_each(&mut records).await;
+        self.unanswered.clear();
         let mut out = BufWriter::new(stdout());
-        let mut refused = None;
+        let (mut refused, mut lost) = (0, None);
         for (line, outcome) in numbers.into_iter().zip(outcomes) {
             match outcome {
                 Ok(published) => {
@@ -212,16 +222,60 @@ impl Sender {
                         writeln!(out, "{}", json_of(&published)?)?;
                     }
                 }
+                Err(PublishError::Lost(why)) => {
+                    self.unanswered.push(line);
+                    lost.get_or_insert(why);
+                }
                 Err(error) => {
-                    refused.get_or_insert_with(|| anyhow::anyhow!("line {line}: {error}"));
+                    refused += 1;
+                    self.bar.suspend(|| print_error(&format!("line {line}: {error}")));
                 }
             }
         }
         out.flush()?;
         self.bar.set_message("");
         self.bar.set_position(self.published);
-        refused.map_or(Ok(()), Err)
+        match lost {
+            Some(why) => bail!("the server did not answer: {why}"),
+            None if refused > 0 => bail!("{} refused", counted_were(refused)),
+            None => Ok(()),
+        }
     }
+
+    /// Which lines may be stored, and where to continue.
+    fn how_to_continue(&self) -> String {
+        match self.unanswered.first() {
+            Some(first) => format!(
+                "no answer to {}: their events may be stored; to continue, publish the input from line {first} on, which adds stored \
+                 events a second time, or from line {}",
+                line_ranges(&self.unanswered),
+                self.next_line
+            ),
+            None => format!("to continue, publish the input from line {} on", self.next_line),
+        }
+    }
+}
+
+/// `1 line was`, `2 lines were`.
+fn counted_were(lines: u64) -> String {
+    format!("{} {}", counted(lines, "line"), was(lines))
+}
+
+/// The numbers of lines, in order, as ranges: `line 3`, `lines 1-4, 7`.
+fn line_ranges(lines: &[u64]) -> String {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for line in lines {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == *line => *last = *line,
+            _ => ranges.push((*line, *line)),
+        }
+    }
+    let text = |(first, last): &(u64, u64)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    let texts: Vec<String> = ranges.iter().map(text).collect();
+    format!("{} {}", if lines.len() == 1 { "line" } else { "lines" }, texts.join(", "))
 }
 
 /// Waits for the answers of a chunk, also after a signal, so that the summary is true. A second signal does not wait. Returns the
@@ -241,5 +295,16 @@ async fn send_or_stop(
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_named_by_ranges() {
+        assert_eq!(line_ranges(&[3]), "line 3");
+        assert_eq!(line_ranges(&[1, 2, 4, 5, 6, 9]), "lines 1-2, 4-6, 9");
     }
 }

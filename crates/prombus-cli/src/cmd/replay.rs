@@ -5,7 +5,7 @@ use super::table::shortened;
 use super::{progress, server_client};
 use crate::args::{ReplayArgs, filter};
 use crate::messages::{counted, one_line, print_error, was};
-use anyhow::bail;
+use crate::wrong_arguments::WrongArguments;
 use prombus_client::{Client, EventRecord, History, HistoryQuery, Record, Uuid};
 use serde_json::json;
 use std::io::{Write, stdout};
@@ -23,11 +23,12 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
-    prombus_protocol::check_topic(&args.to)?;
-    let pattern = prombus_protocol::Pattern::new(&args.from)?;
+    prombus_protocol::check_topic(&args.to).map_err(WrongArguments::new)?;
+    let pattern = prombus_protocol::Pattern::new(&args.from).map_err(WrongArguments::new)?;
     if pattern.matches(&args.to) {
         let to = if args.from == args.to { "itself" } else { &args.to };
-        bail!("a replay of {} to {to} would have no end; choose another target topic", args.from);
+        let why = format!("a replay of {} to {to} would have no end; choose another target topic", args.from);
+        return Err(WrongArguments::new(why).into());
     }
     let client = server_client::client(&args.server)?;
     let topic = server_client::known_topics(&client, &args.from).await?;

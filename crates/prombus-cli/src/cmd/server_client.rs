@@ -2,7 +2,8 @@
 
 use crate::args::ServerArgs;
 use crate::contexts::{Chosen, choose};
-use prombus_client::{Client, ClientError};
+use crate::wrong_arguments::WrongArguments;
+use prombus_client::{Client, ClientError, ErrorCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -109,8 +110,35 @@ pub async fn known_topic(client: &Client, name: &str) -> anyhow::Result<TopicVie
     }
 }
 
+/// Fails if an empty list of `what` on the topics of a pattern says nothing about the server: lists contain only what the token may read.
+pub async fn check_empty_list(client: &Client, what: &str, pattern: &str) -> anyhow::Result<()> {
+    let asked = |path: String| async move {
+        match client.get_json::<serde::de::IgnoredAny>(&path).await {
+            Ok(_) => Ok(true),
+            Err(ClientError::Refused { code: ErrorCode::Forbidden, .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    };
+    let may_read = asked(Client::path(&["replay"], &[("topic", pattern), ("limit", "1")])).await?;
+    // The scope `admin` shows all lists, but no events.
+    if may_read || asked(Client::path(&["settings"], &[])).await? {
+        return Ok(());
+    }
+    anyhow::bail!(
+        "this token sees no {what}: to list all {what}, it needs the scope \"subscribe:{pattern}\""
+    );
+}
+
+/// The pattern whose scope allows the token to read all topics with a prefix.
+pub fn pattern_of_prefix(prefix: &str) -> String {
+    match prefix.ends_with('.') {
+        true => format!("{prefix}**"),
+        false => "**".to_owned(),
+    }
+}
+
 /// Checks a topic name or pattern. Returns the view of a topic, which must exist; `None` for a pattern.
 pub async fn known_topics(client: &Client, name: &str) -> anyhow::Result<Option<TopicView>> {
-    prombus_protocol::check_pattern(name)?;
+    prombus_protocol::check_pattern(name).map_err(WrongArguments::new)?;
     if name.contains('*') { Ok(None) } else { known_topic(client, name).await.map(Some) }
 }

@@ -1,6 +1,7 @@
 //! `prombus settings`: the effective settings of a server, and where they come from.
 
 use super::server_client;
+use super::style::put_json_line;
 use super::table::{Side, lines, shortened};
 use crate::args::SettingsArgs;
 use prombus_client::Client;
@@ -41,7 +42,7 @@ pub fn run(args: &SettingsArgs) -> anyhow::Result<ExitCode> {
     };
     let settings: Vec<Setting> = settings.settings.into_iter().filter(is_wanted).collect();
     if args.json {
-        writeln!(stdout(), "{}", json!({ "settings": settings }))?;
+        put_json_line(&json!({ "settings": settings }))?;
     } else if settings.is_empty() {
         writeln!(stdout(), "no settings")?;
     } else {

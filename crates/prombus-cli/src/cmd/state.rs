@@ -4,11 +4,12 @@ mod follow;
 mod print;
 
 use super::server_client;
+use super::style::put_line;
 use crate::args::StateArgs;
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use follow::{Changes, Position};
-use print::{Printer, put_line, row};
+use follow::{Position, follow};
+use print::{Printer, row};
 use prombus_client::{Client, ClientError, EventRecord};
 use serde::Deserialize;
 use std::io::{Write, stdout};
@@ -36,10 +37,11 @@ async fn all(client: &Client, args: &StateArgs) -> anyhow::Result<()> {
     query.extend(at.as_deref().map(|at| ("at", at)));
     let mut lines = client.lines(&Client::path(&["state", &args.topic], &query)).await?;
     let position = match (lines.header("x-position-id"), lines.header("x-position-seq")) {
-        (Some(id), Some(seq)) => {
-            Position { id: Some(id.to_owned()), seq: seq.parse().context("x-position-seq")? }
-        }
-        _ => Position::default(),
+        (Some(id), Some(seq)) => Some(Position {
+            id: id.parse().context("x-position-id")?,
+            seq: seq.parse().context("x-position-seq")?,
+        }),
+        _ => None,
     };
     let (mut rows, mut is_empty) = (Vec::new(), true);
     while let Some(line) = lines.next().await? {
@@ -69,7 +71,7 @@ async fn all(client: &Client, args: &StateArgs) -> anyhow::Result<()> {
 /// The state of one key.
 async fn one(client: &Client, args: &StateArgs, key: &str) -> anyhow::Result<()> {
     // The position is read before the state of the key: a change of the key after it is in the state or is followed.
-    let position = if args.follow { topic_position(client, &args.topic).await? } else { Position::default() };
+    let position = if args.follow { topic_position(client, &args.topic).await? } else { None };
     let at = args.at.map(|at| at.to_string());
     let mut query = vec![("key", key)];
     query.extend(at.as_deref().map(|at| ("at", at)));
@@ -91,37 +93,18 @@ async fn one(client: &Client, args: &StateArgs, key: &str) -> anyhow::Result<()>
         printer.change(&line, &event)?;
         return follow(client, args, position, event.seq, &printer).await;
     }
-    if args.json { put_line(&line) } else { put_line(event.payload.get().as_bytes()) }
-}
-
-/// Prints the changes after a position, until interrupted. Changes up to `known_seq` are printed already.
-async fn follow(
-    client: &Client,
-    args: &StateArgs,
-    position: Position,
-    known_seq: u64,
-    printer: &Printer,
-) -> anyhow::Result<()> {
-    let known_seq = known_seq.max(position.seq);
-    let mut changes = Changes::new(client, &args.topic, args.key.as_deref(), position);
-    loop {
-        let line = changes.next().await?;
-        let event = parsed(&line)?;
-        // Events without a key are not part of the state.
-        if event.key.is_some() && event.seq > known_seq {
-            printer.change(&line, &event)?;
-        }
-    }
+    put_line(if args.json { &line } else { event.payload.get().as_bytes() })?;
+    Ok(())
 }
 
 /// The position of the newest event of a topic.
-async fn topic_position(client: &Client, topic: &str) -> anyhow::Result<Position> {
+async fn topic_position(client: &Client, topic: &str) -> anyhow::Result<Option<Position>> {
     #[derive(Deserialize)]
     struct Page {
         position: Option<Position>,
     }
     let page: Page = client.get_json(&Client::path(&["state", topic], &[("limit", "1")])).await?;
-    Ok(page.position.unwrap_or_default())
+    Ok(page.position)
 }
 
 fn parsed(line: &Bytes) -> anyhow::Result<EventRecord> {

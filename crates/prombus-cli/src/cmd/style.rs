@@ -3,6 +3,7 @@
 use crate::args::ColorWhen;
 use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::io::{IsTerminal as _, Write as _, stdout};
 
 /// The meaning of a piece of text, which decides its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +87,34 @@ pub fn escape_controls(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
+/// Text of several lines in which characters that could control a terminal are replaced, except for line breaks.
+pub fn escape_lines(text: &str) -> String {
+    text.split('\n').map(escape_controls).collect::<Vec<_>>().join("\n")
+}
+
+/// Prints a line to standard output. On a terminal, characters that could control it are replaced; JSON stays the same JSON.
+///
+/// # Errors
+/// When standard output cannot be written.
+pub fn put_line(line: &[u8]) -> std::io::Result<()> {
+    let out = stdout();
+    let is_terminal = out.is_terminal();
+    let mut out = out.lock();
+    match is_terminal {
+        true => out.write_all(escape_controls(&String::from_utf8_lossy(line)).as_bytes())?,
+        false => out.write_all(line)?,
+    }
+    out.write_all(b"\n")
+}
+
+/// Prints the result of a command as one line of JSON.
+///
+/// # Errors
+/// When standard output cannot be written.
+pub fn put_json_line(value: &serde_json::Value) -> std::io::Result<()> {
+    put_line(value.to_string().as_bytes())
+}
+
 /// Control characters (C0, DEL, C1), line separators, and characters that change the direction of text.
 fn controls_terminal(character: char) -> bool {
     character.is_control()
@@ -123,5 +152,6 @@ mod tests {
         let escaped = escape_controls(hostile);
         assert_eq!(escaped, "a\\u001b]0;title\\u0007\\u009b31m\\u000a\\u000d\\u007f\\u202e\\u2028é");
         assert!(matches!(escape_controls("größer 日本"), Cow::Borrowed(_)));
+        assert_eq!(escape_lines("a\x1b[2J\nb\r"), "a\\u001b[2J\nb\\u000d");
     }
 }

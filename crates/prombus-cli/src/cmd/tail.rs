@@ -10,6 +10,7 @@ use super::event_printer::EventPrinter;
 use super::server_client::{self, TopicView};
 use crate::args::{TailArgs, filter};
 use crate::messages::print_error;
+use crate::wrong_arguments::WrongArguments;
 use prombus_client::{Client, HistoryQuery};
 use prombus_protocol::Pattern;
 use selection::{check_access, lines_of, topics_of};
@@ -25,7 +26,7 @@ pub fn run(args: &TailArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn tail(args: &TailArgs) -> anyhow::Result<()> {
-    let pattern = Pattern::new(&args.topic)?;
+    let pattern = Pattern::new(&args.topic).map_err(WrongArguments::new)?;
     let client = server_client::client(&args.server)?;
     let mut printer = EventPrinter::new(args.format);
     if args.follow {
@@ -39,7 +40,7 @@ async fn tail(args: &TailArgs) -> anyhow::Result<()> {
         }
     };
     let count = match lines_of(args) {
-        Some(lines) => newest::print(args, &client, &topics, lines, &mut printer).await?,
+        Some(lines) => newest::print(args, &client, &topics, lines, &mut printer).await?.count,
         None => print_all(args, &client, topics.first(), &mut printer).await?,
     };
     printer.flush()?;

@@ -1,6 +1,7 @@
 //! `prombus topic`: lists, shows, configures and deletes topics.
 
-use super::server_client::{self, TopicPages, TopicView};
+use super::server_client::{self, TopicPage, TopicPages, TopicView, pattern_of_prefix};
+use super::style::{escape_controls, put_json_line};
 use super::table::{Side, lines};
 use crate::args::{JsonArgs, TopicCommand};
 use crate::config::topic_value;
@@ -48,6 +49,7 @@ async fn list(client: &Client, prefix: &str, json: bool) -> anyhow::Result<()> {
         rows.extend(page.topics.iter().map(row));
     }
     if rows.is_empty() {
+        server_client::check_empty_list(client, "topics", &pattern_of_prefix(prefix)).await?;
         writeln!(stdout(), "no topics")?;
         return Ok(());
     }
@@ -67,17 +69,23 @@ async fn list(client: &Client, prefix: &str, json: bool) -> anyhow::Result<()> {
 /// Prints all topics in the format of one `GET /topics` response, without holding them all in memory.
 async fn list_json(client: &Client, prefix: &str) -> anyhow::Result<()> {
     let mut pages = TopicPages::new(prefix, false);
-    let mut out = stdout().lock();
+    let mut page = pages.next::<Value>(client).await?;
+    if page.as_ref().is_none_or(|page| page.topics.is_empty()) {
+        server_client::check_empty_list(client, "topics", &pattern_of_prefix(prefix)).await?;
+    }
     let mut bytes = 0;
-    write!(out, "{{\"topics\":[")?;
+    write!(stdout(), "{{\"topics\":[")?;
     let mut is_first = true;
-    while let Some(page) = pages.next::<Value>(client).await? {
-        for topic in page.topics {
+    while let Some(TopicPage { topics, bytes: of_page, .. }) = page {
+        let mut out = stdout().lock();
+        for topic in topics {
             write!(out, "{}{topic}", if std::mem::take(&mut is_first) { "" } else { "," })?;
         }
-        bytes = page.bytes;
+        bytes = of_page;
+        drop(out);
+        page = pages.next(client).await?;
     }
-    writeln!(out, "],\"bytes\":{bytes}}}")?;
+    writeln!(stdout(), "],\"bytes\":{bytes}}}")?;
     Ok(())
 }
 
@@ -115,7 +123,7 @@ async fn show(client: &Client, name: &str, json: bool) -> anyhow::Result<()> {
             Err(ClientError::Refused { status: Some(404), .. }) => return unknown(client, name).await,
             answer => answer?,
         };
-        writeln!(stdout(), "{answer}")?;
+        put_json_line(&answer)?;
         return Ok(());
     }
     let topic = server_client::known_topic(client, name).await?;
@@ -142,7 +150,7 @@ fn described(topic: &TopicView) -> String {
         let text: Vec<String> = settings.map(|(name, value)| format!("{name}={}", plain(value))).collect();
         lines.push((title, if text.is_empty() { "nothing".to_owned() } else { text.join(" ") }));
     }
-    lines.into_iter().map(|(title, text)| format!("{title:<9} {text}\n")).collect()
+    lines.into_iter().map(|(title, text)| format!("{title:<9} {}\n", escape_controls(&text))).collect()
 }
 
 /// A value as the user types it: strings without quotes.
@@ -155,7 +163,7 @@ async fn set(client: &Client, name: &str, settings: &[String], json: bool) -> an
     let merged = merged(topic.set.unwrap_or_default(), settings)?;
     let answer: Value = client.put_json(&path(name), &merged).await?;
     if json {
-        writeln!(stdout(), "{answer}")?;
+        put_json_line(&answer)?;
         return Ok(());
     }
     write!(stdout(), "{}", described(&serde_json::from_value(answer)?))?;

@@ -1,7 +1,7 @@
 //! Which server, token and certificates a command uses: flags, then the environment, then a context, then defaults.
 
 use super::file::{Context, Contexts};
-use crate::args::{DEFAULT_URL, ServerArgs};
+use crate::args::{DEFAULT_URL, ServerArgs, ServerValues};
 use prombus_client::Address;
 use std::path::PathBuf;
 
@@ -13,37 +13,13 @@ pub struct Chosen {
     pub ca_cert: Option<PathBuf>,
 }
 
-/// The values of flags and of environment variables, separately.
+/// The values that can name the server of a command.
 #[derive(Default)]
 struct Given {
-    url: Source<String>,
-    token: Source<String>,
-    ca_cert: Source<PathBuf>,
-    context: Source<String>,
+    flags: ServerValues,
+    variables: ServerValues,
     /// `WS_TOKEN`.
     server_token: Option<String>,
-}
-
-/// Where a value was given.
-struct Source<T> {
-    flag: Option<T>,
-    env: Option<T>,
-}
-
-impl<T> Default for Source<T> {
-    fn default() -> Self {
-        Self { flag: None, env: None }
-    }
-}
-
-impl<T: PartialEq> Source<T> {
-    /// `value` is that of the flag or, without a flag, that of the variable.
-    fn new(value: Option<T>, env: Option<T>) -> Self {
-        match value == env {
-            true => Self { flag: None, env },
-            false => Self { flag: value, env },
-        }
-    }
 }
 
 /// Decides which server a command uses.
@@ -51,49 +27,49 @@ impl<T: PartialEq> Source<T> {
 /// # Errors
 /// When the context does not exist, or the file of contexts cannot be used.
 pub fn choose(args: &ServerArgs) -> anyhow::Result<Chosen> {
-    let var = |name: &str| std::env::var(name).ok();
-    // An empty variable counts as unset.
-    let given = |value: &Option<String>, name: &str| {
-        let full = |text: Option<String>| text.filter(|text| !text.is_empty());
-        Source::new(full(value.clone()), full(var(name)))
-    };
-    let file = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
-    let given = Given {
-        url: given(&args.url, "PROMBUS_URL"),
-        token: given(&args.token, "PROMBUS_TOKEN"),
-        ca_cert: Source::new(file(args.ca_cert.clone()), file(var("PROMBUS_CA_CERT").map(PathBuf::from))),
-        context: given(&args.context, "PROMBUS_CONTEXT"),
-        server_token: var("WS_TOKEN").filter(|token| !token.is_empty()),
-    };
-    resolve(given, Contexts::load)
+    let server_token = std::env::var("WS_TOKEN").ok().filter(|token| !token.is_empty());
+    let ServerArgs { flags, variables } = args.clone();
+    resolve(Given { flags: set(flags), variables: set(variables), server_token }, Contexts::load)
+}
+
+/// The values without those that are empty: an empty value counts as not given.
+fn set(values: ServerValues) -> ServerValues {
+    let full = |text: Option<String>| text.filter(|text| !text.is_empty());
+    ServerValues {
+        url: full(values.url),
+        token: full(values.token),
+        ca_cert: values.ca_cert.filter(|path| !path.as_os_str().is_empty()),
+        context: full(values.context),
+    }
 }
 
 fn resolve(given: Given, load: impl FnOnce() -> anyhow::Result<Contexts>) -> anyhow::Result<Chosen> {
-    let Given { url, token, ca_cert, context, server_token } = given;
-    let is_named = context.flag.is_some();
+    let Given { flags, variables, server_token } = given;
+    let is_named = flags.context.is_some();
     // A server that the flags describe completely needs no file.
     let is_tls = |url: &String| Address::parse(url).is_ok_and(|address| address.is_tls());
-    let lacks_certificates = ca_cert.flag.is_none() && url.flag.as_ref().is_some_and(is_tls);
-    let needs_contexts = is_named || url.flag.is_none() || token.flag.is_none() || lacks_certificates;
+    let lacks_certificates = flags.ca_cert.is_none() && flags.url.as_ref().is_some_and(is_tls);
+    let needs_contexts = is_named || flags.url.is_none() || flags.token.is_none() || lacks_certificates;
     let contexts = if needs_contexts { load()? } else { Contexts::default() };
-    let name = context.flag.or(context.env).or_else(|| contexts.current.clone());
+    let name = flags.context.or(variables.context).or_else(|| contexts.current.clone());
     let found = match &name {
         Some(name) if needs_contexts => Some(contexts.get(name)?.clone()),
         _ => None,
     };
     let of_context = found.as_ref().map(|context| context.url.clone());
-    let env_url = if is_named { None } else { url.env };
-    let url = url.flag.or(env_url).or(of_context).unwrap_or_else(|| DEFAULT_URL.to_owned());
+    let variable_url = if is_named { None } else { variables.url };
+    let url = flags.url.or(variable_url).or(of_context).unwrap_or_else(|| DEFAULT_URL.to_owned());
     // The token of a context goes to the server of that context only.
     let found = found.filter(|context| is_same_server(&context.url, &url));
     let Context { token: context_token, ca_cert: context_cert, .. } = found.unwrap_or_default();
-    let (first, second) = if is_named { (context_token, token.env) } else { (token.env, context_token) };
+    let (first, second) =
+        if is_named { (context_token, variables.token) } else { (variables.token, context_token) };
     let (first_cert, second_cert) =
-        if is_named { (context_cert, ca_cert.env) } else { (ca_cert.env, context_cert) };
+        if is_named { (context_cert, variables.ca_cert) } else { (variables.ca_cert, context_cert) };
     Ok(Chosen {
         url,
-        token: token.flag.or(first).or(second).or(server_token),
-        ca_cert: ca_cert.flag.or(first_cert).or(second_cert),
+        token: flags.token.or(first).or(second).or(server_token),
+        ca_cert: flags.ca_cert.or(first_cert).or(second_cert),
     })
 }
 
@@ -122,12 +98,14 @@ mod tests {
         Contexts { current: current.map(str::to_owned), by_name: by_name.into() }
     }
 
-    fn flag(text: &str) -> Source<String> {
-        Source { flag: Some(text.to_owned()), env: None }
+    /// Flags or variables: each of `url`, `token` and `context` with its value.
+    fn values(pairs: &[(&str, &str)]) -> ServerValues {
+        let value = |name| pairs.iter().find(|(it, _)| *it == name).map(|(_, value)| (*value).to_owned());
+        ServerValues { url: value("url"), token: value("token"), ca_cert: None, context: value("context") }
     }
 
-    fn env(text: &str) -> Source<String> {
-        Source { flag: None, env: Some(text.to_owned()) }
+    fn given(flags: &[(&str, &str)], variables: &[(&str, &str)]) -> Given {
+        Given { flags: values(flags), variables: values(variables), server_token: None }
     }
 
     fn chosen(given: Given, current: Option<&str>) -> (String, Option<String>) {
@@ -143,46 +121,48 @@ mod tests {
     fn a_flag_takes_precedence_over_the_environment_a_context_and_the_default() {
         assert_eq!(chosen(Given::default(), None), pair(DEFAULT_URL, None));
         assert_eq!(chosen(Given::default(), Some("dev")), pair("http://dev:8090", Some("dev-token")));
-        let given = Given { context: env("prod"), ..Given::default() };
-        assert_eq!(chosen(given, Some("dev")), pair("https://bus.example", Some("prod-token")));
-        let given = Given { url: env("http://e"), token: env("e"), context: env("prod"), ..Given::default() };
-        assert_eq!(chosen(given, Some("dev")), pair("http://e", Some("e")));
-        let given =
-            Given { url: env("http://e"), token: env("e"), context: flag("prod"), ..Given::default() };
-        assert_eq!(chosen(given, None), pair("https://bus.example", Some("prod-token")));
-        let given =
-            Given { url: flag("http://f"), token: flag("f"), context: env("prod"), ..Given::default() };
-        assert_eq!(chosen(given, Some("dev")), pair("http://f", Some("f")));
+        assert_eq!(
+            chosen(given(&[], &[("context", "prod")]), Some("dev")),
+            pair("https://bus.example", Some("prod-token"))
+        );
+        let env = [("url", "http://e"), ("token", "e"), ("context", "prod")];
+        assert_eq!(chosen(given(&[], &env), Some("dev")), pair("http://e", Some("e")));
+        let prod = pair("https://bus.example", Some("prod-token"));
+        assert_eq!(chosen(given(&[("context", "prod")], &env[..2]), None), prod);
+        let flags = [("url", "http://f"), ("token", "f")];
+        assert_eq!(chosen(given(&flags, &env[2..]), Some("dev")), pair("http://f", Some("f")));
     }
 
     #[test]
     fn the_token_of_a_context_is_not_sent_to_another_server() {
         for url in ["http://other:8090", "http://dev:8091", "https://dev:8090"] {
             for given in [
-                Given { url: flag(url), ..Given::default() },
-                Given { url: env(url), ..Given::default() },
-                Given { url: flag(url), context: flag("dev"), ..Given::default() },
+                given(&[("url", url)], &[]),
+                given(&[], &[("url", url)]),
+                given(&[("url", url), ("context", "dev")], &[]),
             ] {
                 let chosen = resolve(given, || Ok(contexts(Some("dev")))).unwrap();
                 assert_eq!((chosen.token, chosen.ca_cert), (None, None), "{url}");
             }
         }
-        let given = Given { url: flag("ws://dev:8090/ws"), ..Given::default() };
-        assert_eq!(chosen(given, Some("dev")).1.as_deref(), Some("dev-token"), "the same server");
+        assert_eq!(
+            chosen(given(&[("url", "ws://dev:8090/ws")], &[]), Some("dev")).1.as_deref(),
+            Some("dev-token"),
+            "the same server"
+        );
     }
 
     #[test]
     fn an_unknown_context_is_an_error_and_is_named() {
-        let given = Given { context: flag("stage"), ..Given::default() };
-        let error = resolve(given, || Ok(contexts(None))).unwrap_err().to_string();
+        let error =
+            resolve(given(&[("context", "stage")], &[]), || Ok(contexts(None))).unwrap_err().to_string();
         assert!(error.contains("\"stage\"") && error.contains("context list"), "{error}");
     }
 
     #[test]
     fn the_file_of_contexts_is_not_needed_if_url_and_token_are_given() {
-        let given = Given { url: flag("http://f"), token: flag("f"), ..Given::default() };
-        assert!(resolve(given, || anyhow::bail!("unreadable")).is_ok());
-        let given = Given { url: flag("http://f"), ..Given::default() };
-        assert!(resolve(given, || anyhow::bail!("unreadable")).is_err());
+        let flags = [("url", "http://f"), ("token", "f")];
+        assert!(resolve(given(&flags, &[]), || anyhow::bail!("unreadable")).is_ok());
+        assert!(resolve(given(&flags[..1], &[]), || anyhow::bail!("unreadable")).is_err());
     }
 }

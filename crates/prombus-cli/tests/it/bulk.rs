@@ -214,7 +214,7 @@ fn payloads_are_imported_into_the_named_topic() {
     let payloads: Vec<Value> = server.events("orders").iter().map(|event| event["payload"].clone()).collect();
     assert_eq!(payloads, [serde_json::json!({"a": 1}), serde_json::json!([2]), Value::Null]);
     let ran = server.feed(&["import", "--payloads"], "1");
-    assert!(ran.code == Some(1) && ran.stderr.contains("needs a topic"), "{ran:?}");
+    assert!(ran.code == Some(2) && ran.stderr.contains("needs a topic"), "{ran:?}");
     let ran = server.feed(&["import", "mistyped.ndjson"], "");
     assert!(ran.code == Some(1) && ran.stderr.contains("no file mistyped.ndjson"), "{ran:?}");
     // Lines without ids would be added twice by a second run: the message says how to continue.
@@ -312,7 +312,7 @@ fn a_replay_copies_the_events_that_match_all_filters_once() {
     assert_eq!(copies.len(), numbers.len() + 20);
     assert_eq!(ids(&copies).into_iter().collect::<HashSet<_>>().len(), copies.len());
     let refused = server.run(&["replay", "orders", "orders"]);
-    assert!(refused.code == Some(1) && refused.stderr.contains("itself"), "{}", refused.stderr);
+    assert!(refused.code == Some(2) && refused.stderr.contains("itself"), "{}", refused.stderr);
 }
 
 #[test]
@@ -337,4 +337,26 @@ fn errors_say_what_to_do() {
         }
         assert_eq!(run(&[&arguments[..], &["--token", "secret"]].concat()).code, Some(0));
     }
+}
+
+#[test]
+fn an_event_for_a_group_that_does_not_exist_can_be_skipped_and_a_replay_drops_its_addressee() {
+    let server = Server::start();
+    let addressed = line("orders", 1)
+        .replace("\"payload\"", "\"addressee\":{\"subscription\":\"*\",\"group\":\"billing\"},\"payload\"");
+    let input = format!("{}\n{addressed}\n{}\n", line("orders", 0), line("orders", 2));
+    let ran = server.feed(&["import", "-"], &input);
+    let advice = "`prombus group create '*' billing` creates the group";
+    assert!(ran.code == Some(1) && ran.stderr.contains("line 2: "), "{ran:?}");
+    assert!(ran.stderr.contains(advice) && ran.stderr.contains("--from-line 2 "), "{ran:?}");
+    let ran = server.feed(&["import", "-", "--skip-bad"], &input);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("skipped") && ran.stderr.contains("1 bad line was skipped"), "{ran:?}");
+    assert_eq!(server.count("orders"), 2);
+    server.ok(&["group", "create", "*", "billing"]);
+    assert_eq!(server.feed(&["import", "-"], &input).code, Some(0));
+    server.ok(&["replay", "orders", "copy"]);
+    let copies = server.events("copy");
+    assert_eq!(copies.len(), 3);
+    assert!(copies.iter().all(|event| event.get("addressee").is_none()), "{copies:?}");
 }

@@ -16,11 +16,11 @@ fn with_tls(folder: &TempFolder, host: &str) -> (Serving, String) {
     (Serving::start(serve(folder, &["--tls-cert", &cert, "--tls-key", &key])), cert)
 }
 
-/// A server with the token `secret`, which may read the topics `orders.*`.
+/// A server with the token `secret`, which may use the topics `orders.*`.
 fn with_reader(folder: &TempFolder) -> Serving {
     let hashed = crate::support::run_with_input(&["token", "hash"], "secret\n").stdout;
     let text = format!(
-        "[[auth.token]]\nname = \"reader\"\nhash = \"{}\"\nscopes = [\"subscribe:orders.*\"]\n",
+        "[[auth.token]]\nname = \"reader\"\nhash = \"{}\"\nscopes = [\"subscribe:orders.*\", \"publish:orders.*\"]\n",
         hashed.trim()
     );
     let config = folder.file("prombus.toml", &text);
@@ -57,6 +57,15 @@ fn a_missing_token_a_wrong_token_and_a_missing_scope_are_told_apart() {
     let wrong = [&["topic", "list", "--token", "wrong"], &url[..]].concat();
     fails(&wrong, &["refused access: the token is not valid", "--token, PROMBUS_TOKEN"]);
     let token = ["--token", "secret"];
+    // Lists contain only what the token may read.
+    for list in [&["topic", "list"][..], &["topic", "list", "--json"], &["group", "list"]] {
+        let list = [list, &token[..], &url[..]].concat();
+        fails(&list, &["this token sees no", "it needs the scope \"subscribe:**\""]);
+        assert_eq!(run(&list).stdout, "");
+    }
+    // It may read this topic, which has no groups.
+    let groups = run(&[&["group", "list", "--topic", "orders.a"], &token[..], &url[..]].concat());
+    assert_eq!((groups.code, groups.stdout.as_str()), (Some(0), "no groups\n"), "{groups:?}");
     let show = [&["topic", "show", "invoices"], &token[..], &url[..]].concat();
     fails(&show, &["this needs the scope \"subscribe:invoices\""]);
     let backup = folder.path().join("backup");
@@ -128,9 +137,30 @@ fn a_context_names_a_server_and_keeps_its_token_secret() {
     assert_eq!(added.code, Some(0), "{added:?}");
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&file), mode(file.parent().unwrap())), (0o600, 0o700));
-    assert_eq!(context(&["topic", "list", "--context", "dev"]).stdout, "no topics\n");
+    assert_eq!(context(&["pub", "orders.a", "1", "--context", "dev"]).code, Some(0));
+    assert!(context(&["topic", "list", "--context", "dev"]).stdout.contains("orders.a"));
+    // The flag takes precedence over the variables, also with the value of its variable.
+    let listed: Ran = prombus(&["topic", "list", "--context", "dev"])
+        .env("PROMBUS_CONTEXTS", &file)
+        .env("PROMBUS_CONTEXT", "dev")
+        .env("PROMBUS_URL", "http://127.0.0.1:1")
+        .env("PROMBUS_TOKEN", "wrong")
+        .output()
+        .unwrap()
+        .into();
+    assert!(listed.stdout.contains("orders.a"), "{listed:?}");
     assert_eq!(context(&["context", "use", "dev"]).code, Some(0));
-    assert_eq!(context(&["topic", "list"]).stdout, "no topics\n");
+    assert!(context(&["topic", "list"]).stdout.contains("orders.a"));
+    let json = |arguments: &[&str]| -> Value {
+        let ran = context(&[arguments, &["--json"]].concat());
+        serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {ran:?}"))
+    };
+    assert_eq!(json(&["context", "add", "other", "--url", &url, "--token", "hunter2"])["token"], "***");
+    assert_eq!(json(&["context", "use", "other"])["current"], "other");
+    assert_eq!(json(&["context", "remove", "other"])["removed"], "other");
+    assert_eq!(context(&["context", "use", "dev"]).code, Some(0));
+    let misnamed = context(&["context", "add", "a b", "--url", &url]);
+    assert!(misnamed.code == Some(2) && misnamed.stderr.contains("name of a context"), "{misnamed:?}");
     for arguments in [&["context", "list"][..], &["context", "show"], &["context", "list", "--json"]] {
         let shown = context(arguments);
         assert!(shown.stdout.contains(&url) && !shown.stdout.contains("secret"), "{shown:?}");

@@ -200,6 +200,43 @@ fn all_groups_and_letters_without_a_subscription_and_unknown_groups() {
 }
 
 #[test]
+fn a_letter_that_is_refused_permanently_does_not_stop_the_others() {
+    let server = Server::start();
+    server.make_group("orders", "billing");
+    let bad = letter("orders", 1, "billing", "x")
+        .replace("\"subscription\":\"orders\"", "\"subscription\":\"no pattern\"");
+    server.import(&[bad, letter("orders", 2, "billing", "x")]);
+    let dry: Value = serde_json::from_str(&server.ok(&["dlq", "redrive", "orders", "--json"])).unwrap();
+    assert_eq!((&dry["events"], &dry["dry_run"]), (&json!(2), &json!(true)));
+    let ran = server.run(&["dlq", "redrive", "orders", "--yes", "--json"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let done: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!((&done["published"], &done["refused"]), (&json!(1), &json!(1)), "{ran:?}");
+    assert!(ran.stderr.contains("1 dead letter skipped: "), "{ran:?}");
+    assert_eq!(server.drain("orders", "billing", 1), [json!({"number": 2})]);
+}
+
+#[test]
+fn events_that_are_not_dead_letters_can_be_discarded() {
+    let server = Server::start();
+    server.import(&[letter("orders", 1, "billing", "x"), line("dlq.orders", 8), line("dlq.orders", 9)]);
+    let json = |arguments: &[&str]| -> Value {
+        serde_json::from_str(&server.ok(&[arguments, &["--json"]].concat())).unwrap()
+    };
+    let by_id = json(&["dlq", "discard", "orders", &id_of("dlq.orders", 8), "--yes"]);
+    assert_eq!((&by_id["discarded"], &by_id["others"]), (&json!(1), &json!(1)));
+    let of_group = json(&["dlq", "discard", "orders", "--group", "billing"]);
+    assert_eq!((&of_group["discarded"], &of_group["dry_run"]), (&json!(1), &json!(true)));
+    let said = server.ok(&["dlq", "discard", "orders", "--yes"]);
+    assert_eq!(said, "1 dead letter and 1 other event discarded in dlq.orders\n");
+    assert_eq!(json(&["dlq", "list"])[0]["open"], 0);
+    assert_eq!(
+        server.ok(&["dlq", "discard", "orders"]).lines().next(),
+        Some("0 open dead letters in dlq.orders would be discarded")
+    );
+}
+
+#[test]
 fn a_token_without_the_scope_gets_an_error_that_names_it() {
     let folder = TempFolder::new();
     let config = folder.path().join("prombus.toml");

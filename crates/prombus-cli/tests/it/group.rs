@@ -31,6 +31,9 @@ fn groups_are_created_listed_shown_and_deleted() {
     assert_eq!((&json["groups"][0]["lag"], json["groups"].as_array().unwrap().len()), (&json!(12), 1));
     assert_eq!(server.ok(&["group", "list", "--prefix", "none"]), "no groups\n");
 
+    let twice = ["group", "create", "orders.eu", "eu", "--filter", "tag=a", "--filter", "tag=b"];
+    assert_eq!(server.run(&twice).code, Some(2));
+
     let shown = server.ok(&["group", "show", "orders.*", "audit"]);
     for line in ["state      no members", "lag        4", "orders.eu      8              0    12    4"] {
         assert!(shown.contains(line), "{line}: {shown}");
@@ -203,7 +206,8 @@ fn an_event_is_settled_on_behalf_of_its_member() {
     assert!(stale.stderr.contains("no member of group billing holds"), "{}", stale.stderr);
     let misplaced = settle(&id_of("orders", 0), &["ack", "--delay-ms", "5"]);
     assert!(
-        misplaced.stderr.contains("--delay-ms has no effect with the verdict ack"),
+        misplaced.code == Some(2)
+            && misplaced.stderr.contains("--delay-ms has no effect with the verdict ack"),
         "{}",
         misplaced.stderr
     );

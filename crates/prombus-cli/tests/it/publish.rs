@@ -142,6 +142,20 @@ fn a_bad_line_ends_the_command_after_all_lines_before_it() {
 }
 
 #[test]
+fn every_refused_line_is_reported_with_the_line_to_continue_with() {
+    let folder = TempFolder::new();
+    let mut command = serve(&folder, &[]);
+    command.env("PROMBUS_LIMITS_MAX_PAYLOAD_BYTES", "10");
+    let server = Server { serving: Serving::start(command), folder };
+    let ran = server.feed(&["pub", "orders"], "1\n\"too long for it\"\n3\n\"also too long\"\n5\n");
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    for text in ["3 events published", "line 2: ", "line 4: ", "2 lines were refused", "from line 6 on"] {
+        assert!(ran.stderr.contains(text), "{text}: {}", ran.stderr);
+    }
+    assert_eq!(server.count("orders"), 3);
+}
+
+#[test]
 fn a_line_is_published_before_the_next_one_arrives() {
     let server = Server::start();
     let mut running = Running::start(server.command(&["pub", "orders"]).stdin(Stdio::piped()));

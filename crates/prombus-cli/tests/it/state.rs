@@ -90,6 +90,13 @@ fn following_prints_each_change_once_also_over_a_restart_of_the_server() {
     assert_eq!(all.next(), ("b".to_owned(), 4, Value::Null));
     assert_eq!(all.next(), ("c".to_owned(), 5, json!(5)));
     assert_eq!(one.next(), ("b".to_owned(), 4, Value::Null));
+    // The state ignores events that are redriven to one group.
+    server.ok(&["group", "create", "prices", "g"]);
+    let addressee = r#""addressee":{"subscription":"prices","group":"g"}"#;
+    server.import(&[format!(r#"{{"topic":"prices","key":"b","payload":6,{addressee}}}"#)]);
+    set(&server, "b", "7", 7);
+    assert_eq!(all.next(), ("b".to_owned(), 7, json!(7)));
+    assert_eq!(one.next(), ("b".to_owned(), 7, json!(7)));
 }
 
 #[test]

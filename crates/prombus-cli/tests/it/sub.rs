@@ -1,13 +1,13 @@
 //! Tests of `prombus sub` with a real server: as a printer, and as a worker with `--exec`.
 
-use crate::http_client::get_json;
+use crate::http_client::{get, get_json};
 use crate::remote::{Server, lines};
 use crate::running::{Running, until};
 use crate::support::Ran;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,6 +26,14 @@ fn work(server: &Server, group: &str, exec: &str, more: &[&str]) -> (Vec<String>
 
 fn group(server: &Server, name: &str) -> Value {
     get_json(&server.address(), &format!("/groups/orders/{name}"))
+}
+
+/// A group, or null if it does not exist yet.
+fn group_or_null(server: &Server, name: &str) -> Value {
+    let mut answer = get(&server.address(), &format!("/groups/orders/{name}"), "");
+    let mut text = String::new();
+    answer.body.read_to_string(&mut text).unwrap();
+    if answer.status == 200 { serde_json::from_str(&text).unwrap() } else { Value::Null }
 }
 
 /// The numbers in a file that a command writes, one per line; empty if the file does not exist yet.
@@ -274,20 +282,69 @@ fn a_worker_continues_after_a_restart_of_the_server() {
     running.signal(Signal::TERM);
     let (code, _, said) = running.end();
     assert_eq!(code, Some(143), "{said}");
+    assert!(said.contains("broke: ") && said.contains("; reconnecting\n"), "{said}");
+    assert!(said.contains(&format!("connected to {} again\n", server.url())), "{said}");
     assert_eq!(numbers(&done).into_iter().collect::<BTreeSet<_>>(), (1..=200).collect());
     assert_eq!(server.count("dlq.orders"), 0);
 }
 
 #[test]
+fn a_hang_up_waits_for_commands_like_other_signals() {
+    let server = Server::start();
+    server.import(&lines("orders", 0..2));
+    let running = worker(&server, "g", "echo started; sleep 1; echo done", &[]);
+    assert_eq!(running.line(), "started");
+    running.signal(Signal::HUP);
+    let (code, rest, said) = running.end();
+    assert_eq!((code, rest), (Some(129), vec!["done".to_owned()]), "{said}");
+    assert!(said.contains("SIGHUP: waiting for 1 running commands"), "{said}");
+    assert_eq!(group(&server, "g")["counters"]["acked"], 1);
+}
+
+#[test]
+fn a_timeout_ends_all_processes_of_a_command() {
+    let server = Server::start();
+    server.import(&lines("orders", 0..1));
+    // The shell ends at SIGTERM; the process that it started does not.
+    let exec = "(trap '' TERM; exec sleep 600) & echo $! > child; wait";
+    work(&server, "g", exec, &["--timeout", "300ms", "--max-attempts", "1", "--limit", "1"]);
+    let child = std::fs::read_to_string(server.folder.path().join("child")).unwrap();
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.trim())).unwrap_or_default();
+    // In a container without an init process, it stays as a zombie.
+    assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
+}
+
+#[test]
+fn a_signal_ends_the_command_although_nobody_reads_its_output() {
+    let server = Server::start();
+    server.feed(&["pub", "orders", "--text"], &format!("{}\n", "x".repeat(500_000)));
+    let mut child = server.command(&["sub", "orders", "--group", "g", "--from", "earliest"]).spawn().unwrap();
+    until("the event is delivered", || group_or_null(&server, "g")["counters"]["delivered"] == 1);
+    std::thread::sleep(Duration::from_millis(300));
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    let mut code = None;
+    until("the command ends", || {
+        code = child.try_wait().unwrap();
+        code.is_some()
+    });
+    assert_eq!(code.unwrap().code(), Some(143));
+    let group = group(&server, "g");
+    assert_eq!((&group["lag"], &group["members"]), (&json!(1), &json!(0)));
+}
+
+#[test]
 fn wrong_arguments_and_refused_subscriptions_are_clear_errors() {
     let server = Server::start();
-    let cases: [(&[&str], i32, &str); 6] = [
+    let cases: [(&[&str], i32, &str); 8] = [
+        (&["sub", "orders", "--group", "g", "--exec", ""], 2, "--exec"),
+        (&["sub", "orders", "--group", "g", "--exec", " \n"], 2, "the command is empty"),
         (&["sub", "orders"], 2, "--group"),
         (&["sub", "orders", "--group", "g", "--concurrency", "2"], 2, "--exec"),
         (&["sub", "orders", "--group", "g", "--ack-timeout", "30"], 2, "30s"),
         (&["sub", "orders", "--group", "g", "--from", "soon"], 2, "earliest"),
-        (&["sub", "a b", "--group", "g"], 1, "topic"),
-        (&["sub", "orders", "--group", "g", "--filter", "tag=a", "--filter", "tag=b"], 1, "only one tag"),
+        (&["sub", "a b", "--group", "g"], 2, "topic"),
+        (&["sub", "orders", "--group", "g", "--filter", "tag=a", "--filter", "tag=b"], 2, "only one tag"),
     ];
     for (arguments, code, word) in cases {
         let ran = server.run(arguments);

@@ -33,6 +33,7 @@ fn the_newest_events_are_complete_json_lines_when_piped() {
     assert_eq!(tail(&["--since", "1d"]), "");
     assert_eq!(numbers(&tail(&["--since", "1700000000100"])), (100..200).collect::<Vec<_>>());
     assert_eq!(numbers(&tail(&["--since", "1700000000100", "-n", "2"])), [198, 199]);
+    assert_eq!(server.run(&["tail", "a b"]).code, Some(2));
     let missing = server.run(&["tail", "nothing"]);
     assert_eq!(missing.code, Some(1));
     assert!(missing.stderr.contains("no topic \"nothing\""), "{}", missing.stderr);

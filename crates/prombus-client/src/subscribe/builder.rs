@@ -1,6 +1,7 @@
 //! The builder of a subscription: its options, and joining the group.
 
 use super::command::MemberHandle;
+use super::connection_change::{ConnectionCallback, ConnectionChange};
 use super::failure_log::FailureLog;
 use super::handler::{HandlerContext, HandlerHandle};
 use super::link::{Link, Spec};
@@ -37,6 +38,8 @@ pub struct Subscribe {
     max_extension: Duration,
     /// The failures of the handler.
     failures: Arc<FailureLog>,
+    /// Called when the connection is lost or restored.
+    on_connection_change: ConnectionCallback,
 }
 
 /// The default limit on extending the lease of one event, so that a hanging handler does not keep its event indefinitely.
@@ -88,6 +91,7 @@ impl Client {
             is_auto_extended: true,
             max_extension: DEFAULT_MAX_EXTENSION,
             failures,
+            on_connection_change: ConnectionCallback::default(),
         }
     }
 }
@@ -209,6 +213,16 @@ impl Subscribe {
         self
     }
 
+    /// Calls a function when the connection of the subscription is lost, and when it is restored. The function must return soon: the
+    /// subscription's leases are not extended meanwhile.
+    pub fn on_connection_change(
+        mut self,
+        callback: impl Fn(&ConnectionChange) + Send + Sync + 'static,
+    ) -> Self {
+        self.on_connection_change = ConnectionCallback::new(callback);
+        self
+    }
+
     /// Calls a handler for each event, each call in its own task, until [`HandlerHandle::stop`]. If the handler returns Ok, the event is
     /// acked. An error nacks it with the error's text, or does what a [`HandlerError`](crate::HandlerError) specifies; a panic nacks it
     /// too. [`HandlerHandle::on_error`] and [`HandlerHandle::last_error`] report failures. Handlers start in the order of events, at most [`concurrency`](Self::concurrency) at a time.
@@ -244,7 +258,7 @@ impl Subscribe {
         let (member, commands) = MemberHandle::new(&link.address());
         let (queue, arrived) = queue();
         let extend_for = self.is_auto_extended.then_some(self.max_extension);
-        tokio::spawn(Member::new(link, extend_for, commands, queue).run());
+        tokio::spawn(Member::new(link, extend_for, commands, queue, self.on_connection_change).run());
         Ok(Subscription::new(arrived, member, created))
     }
 }

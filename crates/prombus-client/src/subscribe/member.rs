@@ -4,6 +4,7 @@
 //! connection sends a close frame, so unsettled deliveries return to the group without counting an attempt.
 
 use super::command::{Command, Reply};
+use super::connection_change::{ConnectionCallback, ConnectionChange};
 use super::lease_table::{Arrival, Extendable, LeaseTable, Settling};
 use super::link::{Link, LinkEvent};
 use super::queue::{Arrived, QueueSender};
@@ -33,6 +34,7 @@ pub(super) struct Member {
     is_draining: bool,
     /// Set by `Leave`.
     leaving: Option<Leaving>,
+    on_connection_change: ConnectionCallback,
 }
 
 /// The state after `Leave`.
@@ -64,6 +66,7 @@ impl Member {
         extend_for: Option<Duration>,
         commands: mpsc::UnboundedReceiver<Command>,
         queue: QueueSender,
+        on_connection_change: ConnectionCallback,
     ) -> Self {
         let ack_timeout = Duration::from_millis(link.spec().options.ack_timeout_ms());
         let mut leases = LeaseTable::new(ack_timeout, extend_for);
@@ -77,6 +80,7 @@ impl Member {
             pending: HashMap::new(),
             is_draining: false,
             leaving: None,
+            on_connection_change,
         }
     }
 
@@ -151,7 +155,10 @@ impl Member {
 
     fn link_event(&mut self, event: LinkEvent) -> ControlFlow<()> {
         match event {
-            LinkEvent::Up => self.leases.connected(Instant::now()),
+            LinkEvent::Up => {
+                self.leases.connected(Instant::now());
+                self.on_connection_change.call(&ConnectionChange::Restored);
+            }
             LinkEvent::Event(event) => self.arrived(event),
             LinkEvent::Answer { corr, answer } => {
                 if let Some(request) = self.pending.remove(&corr) {
@@ -165,6 +172,8 @@ impl Member {
                 }
                 if self.is_draining {
                     self.link.close();
+                } else {
+                    self.on_connection_change.call(&ConnectionChange::Lost(why));
                 }
             }
             LinkEvent::Refused(error) => {

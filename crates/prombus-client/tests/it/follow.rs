@@ -2,10 +2,11 @@
 
 use crate::gateway::{Gateway, TempFolder};
 use crate::scripted::{Answer, Scripted};
-use prombus_client::{Client, Filter, Follow, Record, Start};
+use prombus_client::{After, Client, Filter, Follow, Record, Start};
 use prombus_server::ServerOptions;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 async fn publish(client: &Client, topic: &str, numbers: std::ops::RangeInclusive<u64>) {
     let records: Vec<Record> = numbers.map(|number| Record::new(topic, &number).unwrap()).collect();
@@ -44,6 +45,8 @@ async fn stored_events_are_followed_by_new_ones_over_a_restart() {
         gateway = gateway.stop().await.restart_in(&folder).await;
         // A topic that is created while the connections are lost belongs to the pattern, too.
         publish(&client, &format!("orders.new{round}"), round * 10..=round * 10 + 1).await;
+        // Events of a pattern that were committed in the same millisecond are ordered by topic.
+        tokio::time::sleep(Duration::from_millis(3)).await;
         publish(&client, "orders.a", round * 10 + 2..=round * 10 + 3).await;
     }
     assert_eq!(next(&mut topic, 5).await, [3, 12, 13, 22, 23]);
@@ -87,6 +90,7 @@ async fn an_incomplete_event_is_requested_again_and_a_removed_event_is_no_end() 
         stream("p0", &[1, 2], cut),
         stream("p2", &[3], unavailable),
         unknown,
+        Answer::json("200 OK", r#"{"topic":"a","last_seq":4}"#),
         stream("p0", &[2, 3, 4], ""),
         Answer::json("403 Forbidden", r#"{"error":"not yours","code":"forbidden"}"#),
     ];
@@ -101,6 +105,7 @@ async fn an_incomplete_event_is_requested_again_and_a_removed_event_is_no_end() 
         "from=latest",
         "lastEventId=0196f1d0-0000-7000-8000-000000000002",
         "lastEventId=0196f1d0-0000-7000-8000-000000000003",
+        "GET /topics/a ",
         "from=earliest",
         "lastEventId=0196f1d0-0000-7000-8000-000000000004",
     ];
@@ -108,4 +113,35 @@ async fn an_incomplete_event_is_requested_again_and_a_removed_event_is_no_end() 
     for (request, wanted) in requests.iter().zip(wanted) {
         assert!(request.contains(wanted), "{request} has no {wanted}");
     }
+}
+
+const UNKNOWN_ID: &str = r#"{"error":"no such event","code":"unknown_id"}"#;
+
+#[tokio::test]
+async fn a_topic_that_was_deleted_and_created_again_is_followed_from_its_first_event() {
+    let answers = vec![
+        stream("p0", &[7, 8], ""),
+        Answer::json("404 Not Found", UNKNOWN_ID),
+        Answer::json("200 OK", r#"{"topic":"a","last_seq":2}"#),
+        stream("p0", &[1, 2, 3], ""),
+    ];
+    let server = Scripted::start(answers).await;
+    let client = Client::new(&server.url, None).unwrap();
+    let mut follow = client.follow("a", Start::Latest, Filter::default()).await.unwrap();
+    assert_eq!(next(&mut follow, 5).await, [7, 8, 1, 2, 3]);
+}
+
+#[tokio::test]
+async fn following_after_an_event_that_compaction_removed_starts_after_its_seq() {
+    let answers = vec![
+        Answer::json("404 Not Found", UNKNOWN_ID),
+        Answer::json("200 OK", r#"{"topic":"a","last_seq":9}"#),
+        stream("p0", &[2, 7, 9], ""),
+    ];
+    let server = Scripted::start(answers).await;
+    let client = Client::new(&server.url, None).unwrap();
+    let id = "0196f1d0-0000-7000-8000-000000000005".parse().unwrap();
+    let after = After { id, seq: Some(5) };
+    let mut follow = client.follow_after("a", after, Filter::default()).await.unwrap();
+    assert_eq!(next(&mut follow, 2).await, [7, 9]);
 }

@@ -64,5 +64,10 @@ async fn the_last_events_are_read_in_both_orders() {
         }
         assert_eq!(payloads, expected);
     }
+    // The topic has grown since its last seq was read: the newest events are those at the time of the read.
+    let query = HistoryQuery { last: Some(1), to_seq: Some(5), ..HistoryQuery::default() };
+    let mut history = client.history("orders", query);
+    assert_eq!(history.next().await.unwrap().unwrap().event.seq, 20);
+    assert!(history.next().await.unwrap().is_none());
     gateway.stop().await;
 }

@@ -139,3 +139,24 @@ async fn a_publish_gives_up_on_a_server_that_remains_unavailable() {
         outcome = publishing => assert!(matches!(outcome.unwrap(), Err(PublishError::Lost(_)))),
     }
 }
+
+#[tokio::test]
+async fn the_results_before_an_outage_are_kept() {
+    let server = FakeServer::start().await;
+    let client = Client::new(&server.url, None).unwrap().patience(Duration::from_secs(5));
+    let publishing = tokio::spawn(async move {
+        let mut records = [1, 2, 3].map(|number| Record::new("orders", &number).unwrap());
+        Publisher::new(client).publish_each(&mut records).await
+    });
+    let mut peer = server.accept().await;
+    let frame = peer.expect("PUBLISH").await;
+    peer.ok(&frame, json!({"id": event_id(1), "seq": 1})).await;
+    let frame = peer.expect("PUBLISH").await;
+    peer.err(&frame, "too_large").await;
+    peer.expect("PUBLISH").await;
+    pass_seconds(6).await;
+    let outcomes = publishing.await.unwrap();
+    assert_eq!(outcomes[0].as_ref().unwrap().seq, 1);
+    assert!(matches!(outcomes[1], Err(PublishError::Refused { .. })), "{outcomes:?}");
+    assert!(matches!(outcomes[2], Err(PublishError::Lost(_))), "{outcomes:?}");
+}

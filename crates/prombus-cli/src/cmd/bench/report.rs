@@ -90,7 +90,7 @@ fn cells(row: &Row) -> Vec<String> {
 
 /// Where the loads run, in words.
 fn describe(args: &BenchArgs) -> String {
-    match args.server.url.as_ref().or(args.server.context.as_ref()) {
+    match args.server.flags.url.as_ref().or(args.server.flags.context.as_ref()) {
         Some(server) => server.clone(),
         None if args.in_process => "the library in this process, with the log".to_owned(),
         None => "a temporary server, over WebSocket".to_owned(),

@@ -41,12 +41,29 @@ pub struct LetterStates {
     /// Ranges of seqs, both ends included.
     redriven: Vec<(u64, u64)>,
     discarded: Vec<(u64, u64)>,
+    /// Where the next page begins, if there is one. Older servers send everything at once.
+    #[serde(default)]
+    next: Option<u64>,
 }
 
 impl LetterStates {
     /// The states of the letters of a topic, which may be given with or without the prefix.
     pub async fn of(client: &Client, topic: &str) -> anyhow::Result<Self> {
-        match client.get_json(&Client::path(&["dead-letters", topic], &[])).await {
+        let mut states = Self::page(client, topic, None).await?;
+        while let Some(next) = states.next {
+            let later = Self::page(client, topic, Some(next)).await?;
+            // Letters that arrived since the first page are not part of the result.
+            states.redriven.extend(later.redriven);
+            states.discarded.extend(later.discarded);
+            states.next = later.next;
+        }
+        Ok(states)
+    }
+
+    async fn page(client: &Client, topic: &str, from_seq: Option<u64>) -> anyhow::Result<Self> {
+        let from_seq = from_seq.map(|seq| seq.to_string());
+        let query: Vec<(&str, &str)> = from_seq.iter().map(|seq| ("fromSeq", seq.as_str())).collect();
+        match client.get_json(&Client::path(&["dead-letters", topic], &query)).await {
             Ok(states) => Ok(states),
             Err(ClientError::Refused { status: Some(404), .. }) => {
                 let name = topic.strip_prefix(prombus_protocol::DEAD_LETTER_PREFIX).unwrap_or(topic);
@@ -83,7 +100,17 @@ pub struct Letter {
     pub state: LetterState,
 }
 
-/// The letters of a topic, up to the newest at the start.
+/// An event of a dead-letter topic.
+pub enum DlqEvent {
+    Letter(Letter),
+    /// An event that is not a dead letter, but was published to the topic by a client.
+    Other {
+        id: Uuid,
+        state: LetterState,
+    },
+}
+
+/// The events of a dead-letter topic, up to the newest at the start.
 pub struct Letters {
     history: History,
     pub states: LetterStates,
@@ -96,13 +123,16 @@ impl Letters {
         Ok(Self { history: client.history(&states.topic, query), states })
     }
 
-    /// Reads the next event. `None` is the end; `Some(None)` is an event that is not a dead letter.
-    pub async fn next(&mut self) -> anyhow::Result<Option<Option<Letter>>> {
+    /// Reads the next event; `None` at the end.
+    pub async fn next(&mut self) -> anyhow::Result<Option<DlqEvent>> {
         let Some(found) = self.history.next().await? else { return Ok(None) };
-        let state = self.states.state(found.event.seq);
-        let letter = serde_json::from_str(found.event.payload.get()).ok();
-        let of = |letter| Letter { id: found.event.id, ts: found.event.ts, json: found.json, letter, state };
-        Ok(Some(letter.map(of)))
+        let (id, state) = (found.event.id, self.states.state(found.event.seq));
+        Ok(Some(match serde_json::from_str(found.event.payload.get()) {
+            Ok(letter) => {
+                DlqEvent::Letter(Letter { id, ts: found.event.ts, json: found.json, letter, state })
+            }
+            Err(_) => DlqEvent::Other { id, state },
+        }))
     }
 }
 
@@ -110,6 +140,12 @@ impl Letters {
 pub fn counted(count: u64, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{plural}")
+}
+
+/// Whether the selection selects every event of the topic.
+pub fn selects_all(selection: &LetterSelection) -> bool {
+    let LetterSelection { group, filters, error_contains } = selection;
+    group.is_none() && filters.is_empty() && error_contains.is_none()
 }
 
 /// Whether a letter is selected.
@@ -143,6 +179,7 @@ mod tests {
             open: 4,
             redriven: vec![(1, 2), (5, 5)],
             discarded: vec![(7, 8)],
+            next: None,
         };
         let found: String = (1..=9).map(|seq| states.state(seq).as_str().chars().next().unwrap()).collect();
         assert_eq!(found, "rrooroddo");

@@ -1,6 +1,6 @@
 //! `prombus dlq list`.
 
-use super::letters::{LetterState, Letters};
+use super::letters::{DlqEvent, LetterState, Letters};
 use crate::args::DlqListArgs;
 use crate::cmd::server_client;
 use crate::cmd::table::{Side, lines};
@@ -40,7 +40,7 @@ struct Counted {
     newest_ts: Option<i64>,
     /// The number of open dead letters of each group.
     groups: BTreeMap<String, u64>,
-    /// Events that are not dead letters.
+    /// Open events that are not dead letters.
     #[serde(skip_serializing_if = "is_zero")]
     others: u64,
 }
@@ -100,9 +100,12 @@ async fn count(client: &Client, topic: &str) -> anyhow::Result<Counted> {
     let mut letters = Letters::open(client, topic).await?;
     let mut counted = Counted { topic: topic.to_owned(), ..Counted::default() };
     while let Some(found) = letters.next().await? {
-        let Some(letter) = found else {
-            counted.others += 1;
-            continue;
+        let letter = match found {
+            DlqEvent::Letter(letter) => letter,
+            DlqEvent::Other { state, .. } => {
+                counted.others += u64::from(state == LetterState::Open);
+                continue;
+            }
         };
         counted.letters += 1;
         if letter.state != LetterState::Open {

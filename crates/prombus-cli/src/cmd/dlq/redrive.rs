@@ -1,11 +1,14 @@
 //! `prombus dlq redrive`: publishes dead-lettered events again.
 
-use super::letters::{Letter, LetterState, Letters, counted, is_selected};
+use super::letters::{DlqEvent, Letter, LetterState, Letters, counted, is_selected};
 use super::redriver::Redriver;
 use crate::args::RedriveArgs;
+use crate::cmd::style::escape_controls;
 use crate::cmd::{progress, replay, server_client};
 use crate::messages::{one_line, print_error};
 use prombus_client::{Addressee, Client, EventRecord, Record, Uuid};
+use serde::Serialize;
+use serde_json::json;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
@@ -15,11 +18,11 @@ const REDRIVES: &str = "x-redrives";
 const SHOWN: u64 = 5;
 
 /// Events that were skipped.
-#[derive(Default)]
+#[derive(Default, Serialize)]
 struct Skipped {
     /// Dead letters whose event was already redriven `--max-redrives` times.
     exhausted: u64,
-    /// Events that are not dead letters.
+    /// Open events that are not dead letters.
     others: u64,
     /// Dead letters that do not name the subscription of their group.
     without_subscription: u64,
@@ -41,14 +44,21 @@ async fn dry_run(args: &RedriveArgs, mut letters: Letters) -> anyhow::Result<Exi
     let (mut count, mut skipped) = (0, Skipped::default());
     while let Some((letter, addressee)) = next_selected(args, &mut letters, &mut skipped).await? {
         count += 1;
-        if count <= SHOWN {
+        if count <= SHOWN && !args.json.json {
             let original = &letter.letter.original;
             let to = addressee.map(|it| format!("  to {}", it.group)).unwrap_or_default();
-            writeln!(out, "{}  {}{to}", original.topic, replay::line_of(original))?;
+            writeln!(out, "{}  {}{}", original.topic, replay::line_of(original), escape_controls(&to))?;
         }
         if args.limit == Some(count) {
             break;
         }
+    }
+    if args.json.json {
+        let json = json!({
+            "topic": letters.states.topic, "dry_run": true, "events": count, "skipped": skipped,
+        });
+        writeln!(out, "{json}")?;
+        return Ok(skipped.exit_code());
     }
     if count > SHOWN {
         writeln!(out, "… and {} more", count - SHOWN)?;
@@ -76,11 +86,17 @@ async fn publish(args: &RedriveArgs, client: Client, mut letters: Letters) -> an
     }
     .await;
     bar.finish_and_clear();
-    let mut result = format!("{} published again", counted(redriver.published, "event"));
-    if redriver.duplicates > 0 {
-        result.push_str(&format!("; {} had been published before", redriver.duplicates));
+    if args.json.json {
+        let mut json = redriver.as_json();
+        json["skipped"] = json!(skipped);
+        writeln!(stdout(), "{json}")?;
+    } else {
+        let mut result = format!("{} published again", counted(redriver.published, "event"));
+        if redriver.duplicates > 0 {
+            result.push_str(&format!("; {} had been published before", redriver.duplicates));
+        }
+        writeln!(stdout(), "{result}{}", skipped.text(args))?;
     }
-    writeln!(stdout(), "{result}{}", skipped.text(args))?;
     redriver.print_problems();
     if let Err(error) = redriven {
         print_error(&one_line(&error));
@@ -104,9 +120,12 @@ async fn next_selected(
     skipped: &mut Skipped,
 ) -> anyhow::Result<Option<(Letter, Option<Addressee>)>> {
     while let Some(found) = letters.next().await? {
-        let Some(letter) = found else {
-            skipped.others += 1;
-            continue;
+        let letter = match found {
+            DlqEvent::Letter(letter) => letter,
+            DlqEvent::Other { state, .. } => {
+                skipped.others += u64::from(state == LetterState::Open);
+                continue;
+            }
         };
         if letter.state != LetterState::Open || !is_selected(&args.selection, &letter.letter) {
             continue;
@@ -133,13 +152,16 @@ fn redrives_of(event: &EventRecord) -> u64 {
     event.headers.get(REDRIVES).and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
-/// The event to publish. Its id is derived from the dead letter's id, so that redriving a dead letter twice adds only one event.
-/// A redrive to one group and one to all groups have different ids: one must not pass for the other.
+/// The event to publish. Its id is derived from the dead letter's id and the addressee, so that redriving a dead letter twice adds only one
+/// event. Redrives to different groups, or to all groups, have different ids: one must not pass for the other.
 fn record_of(letter: &Letter, addressee: Option<Addressee>) -> Record {
     let original = &letter.letter.original;
     let mut record = Record::copy_of(original, original.topic.as_str());
-    let name: &[u8] = if addressee.is_some() { b"redrive to group" } else { b"redrive" };
-    record.options.id = Some(Uuid::new_v5(&letter.id, name));
+    let name = match &addressee {
+        Some(Addressee { subscription, group }) => format!("redrive to group {group:?} on {subscription:?}"),
+        None => "redrive".to_owned(),
+    };
+    record.options.id = Some(Uuid::new_v5(&letter.id, name.as_bytes()));
     record.options.headers.insert(REDRIVES.to_owned(), (redrives_of(original) + 1).to_string());
     record.options.addressee = addressee;
     record
@@ -161,5 +183,29 @@ impl Skipped {
 
     fn exit_code(&self) -> ExitCode {
         if self.without_subscription > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redrive_has_an_id_of_its_own_for_each_addressee() {
+        let text = r#"{"topic":"a","group":"g","err":"x","attempts":1,"ts":1,
+            "original":{"id":"0196f1d0-0000-7000-8000-000000000001","ts":5,"topic":"a","payload":1}}"#;
+        let letter = Letter {
+            id: Uuid::from_u128(7),
+            ts: 5,
+            json: bytes::Bytes::new(),
+            letter: serde_json::from_str(text).unwrap(),
+            state: LetterState::Open,
+        };
+        let id = |addressee| record_of(&letter, addressee).options.id.unwrap();
+        let to = |subscription: &str, group: &str| id(Some(Addressee::new(subscription, group)));
+        assert_eq!(to("a", "g"), to("a", "g"));
+        assert_ne!(to("a", "g"), to("a.*", "g"));
+        assert_ne!(to("a", "g"), to("a", "h"));
+        assert_eq!(id(None), Uuid::new_v5(&letter.id, b"redrive"));
     }
 }

@@ -7,6 +7,7 @@ use crate::messages::print_error;
 use anyhow::anyhow;
 use indicatif::ProgressBar;
 use prombus_client::{Client, ClientError, ErrorCode, PublishError, Publisher, Record, Setback, Uuid};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// Maximum number of events in a chunk.
@@ -31,8 +32,8 @@ pub struct Redriver {
     pub published: u64,
     /// Events that the topic already had.
     pub duplicates: u64,
-    /// The number of letters of each group that does not exist, by the server's message.
-    unknown_groups: BTreeMap<String, u64>,
+    /// The number of letters whose events were permanently refused, by the server's message.
+    refused: BTreeMap<String, u64>,
     /// Letters that could not be marked because the token lacks a scope, and the server's message.
     unmarked: (u64, String),
 }
@@ -55,7 +56,7 @@ impl Redriver {
             chunk_bytes: 0,
             published: 0,
             duplicates: 0,
-            unknown_groups: BTreeMap::new(),
+            refused: BTreeMap::new(),
             unmarked: (0, String::new()),
         }
     }
@@ -89,7 +90,7 @@ impl Redriver {
         self.chunk_bytes = 0;
         self.rate.wait(records.len()).await;
         let outcomes = self.publisher.publish(&mut records).await?;
-        let (mut redriven, mut refused) = (Vec::new(), None);
+        let (mut redriven, mut stopped) = (Vec::new(), None);
         for ((record, letter), outcome) in records.iter().zip(letters).zip(outcomes) {
             match outcome {
                 Ok(published) => {
@@ -100,18 +101,18 @@ impl Redriver {
                         self.published += 1;
                     }
                 }
-                Err(PublishError::Refused { code: ErrorCode::NotFound, message, .. }) => {
-                    *self.unknown_groups.entry(message).or_default() += 1;
+                Err(PublishError::Refused { code, message, .. }) if is_about_the_event(code) => {
+                    *self.refused.entry(message).or_default() += 1;
                 }
                 Err(error) => {
-                    refused.get_or_insert_with(|| {
+                    stopped.get_or_insert_with(|| {
                         anyhow!("cannot redrive {letter} to {}: {error}", record.topic)
                     });
                 }
             }
         }
         self.mark(&redriven).await?;
-        refused.map_or(Ok(()), Err)
+        stopped.map_or(Ok(()), Err)
     }
 
     async fn mark(&mut self, letters: &[Uuid]) -> anyhow::Result<()> {
@@ -130,11 +131,23 @@ impl Redriver {
 
     /// Whether some letters were not redriven, or not marked.
     pub fn has_problems(&self) -> bool {
-        !self.unknown_groups.is_empty() || self.unmarked.0 > 0
+        !self.refused.is_empty() || self.unmarked.0 > 0
+    }
+
+    /// The result as JSON.
+    pub fn as_json(&self) -> Value {
+        json!({
+            "topic": self.topic,
+            "dry_run": false,
+            "published": self.published,
+            "duplicates": self.duplicates,
+            "refused": self.refused.values().sum::<u64>(),
+            "unmarked": self.unmarked.0,
+        })
     }
 
     pub fn print_problems(&self) {
-        for (message, count) in &self.unknown_groups {
+        for (message, count) in &self.refused {
             print_error(&format!("{} skipped: {message}", counted(*count, "dead letter")));
         }
         if let (count @ 1.., message) = &self.unmarked {
@@ -144,4 +157,11 @@ impl Redriver {
             ));
         }
     }
+}
+
+/// Whether a refusal concerns only this event, so that it would be refused again while others succeed: for example, its group does not
+/// exist any more, or it is larger than the server accepts today.
+fn is_about_the_event(code: ErrorCode) -> bool {
+    use ErrorCode::{BadJson, BadRequest, BadTopic, NotFound, TooLarge};
+    matches!(code, BadJson | BadRequest | BadTopic | NotFound | TooLarge)
 }

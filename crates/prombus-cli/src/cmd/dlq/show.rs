@@ -1,8 +1,9 @@
 //! `prombus dlq show`.
 
-use super::letters::{Letter, LetterState, Letters, counted};
+use super::letters::{DlqEvent, Letter, LetterState, Letters, counted};
 use crate::args::DlqShowArgs;
 use crate::cmd::server_client;
+use crate::cmd::style::{escape_controls, escape_lines, put_line};
 use crate::cmd::table::shortened;
 use crate::time;
 use std::collections::VecDeque;
@@ -14,9 +15,10 @@ pub async fn show(args: &DlqShowArgs) -> anyhow::Result<()> {
     let mut newest = VecDeque::new();
     let (mut count, mut closed) = (0_u64, 0_u64);
     while let Some(found) = letters.next().await? {
-        let is_wanted =
-            |letter: &Letter| args.group.as_ref().is_none_or(|group| letter.letter.group == *group);
-        let Some(letter) = found.filter(is_wanted) else { continue };
+        let DlqEvent::Letter(letter) = found else { continue };
+        if args.group.as_ref().is_some_and(|group| letter.letter.group != *group) {
+            continue;
+        }
         if !args.all && letter.state != LetterState::Open {
             closed += 1;
             continue;
@@ -30,9 +32,9 @@ pub async fn show(args: &DlqShowArgs) -> anyhow::Result<()> {
     let mut out = stdout();
     for letter in &newest {
         if args.json {
-            writeln!(out, "{}", json_line(letter))?;
+            put_line(json_line(letter).as_bytes())?;
         } else {
-            write!(out, "{}", described(letter))?;
+            write!(out, "{}", escape_lines(&described(letter)))?;
         }
     }
     if !args.json {
@@ -66,7 +68,8 @@ fn json_line(letter: &Letter) -> String {
 fn described(letter: &Letter) -> String {
     let Letter { id, ts, letter, state, .. } = letter;
     let original = &letter.original;
-    let key = original.key.as_deref().map(|key| format!(", key {key}")).unwrap_or_default();
+    let key =
+        original.key.as_deref().map(|key| format!(", key {}", escape_controls(key))).unwrap_or_default();
     let subscription = match &letter.subscription {
         Some(subscription) if subscription != letter.topic.as_str() => format!(" on {subscription}"),
         _ => String::new(),

@@ -3,11 +3,10 @@
 use super::super::confirm::{Confirmation, ask};
 use super::request::{known, path, print};
 use super::view::GroupDetail;
-use crate::args::filter::Condition;
-use crate::args::{GroupCreateArgs, GroupName};
+use crate::args::{GroupCreateArgs, GroupName, filter};
+use crate::wrong_arguments::WrongArguments;
 use anyhow::bail;
 use prombus_client::Client;
-use prombus_protocol::Filter;
 use serde_json::{Map, Value, json};
 use std::process::ExitCode;
 
@@ -17,8 +16,7 @@ pub(super) async fn create(client: &Client, args: &GroupCreateArgs) -> anyhow::R
     if !args.topics.is_empty() {
         body.insert("topics".to_owned(), json!(args.topics));
     }
-    let filter = filter_of(&args.filters)?;
-    if !filter.is_empty() {
+    if let Some(filter) = filter::for_group(&args.filters).map_err(WrongArguments::new)? {
         body.insert("filter".to_owned(), serde_json::to_value(filter)?);
     }
     if let Some(expire_ms) = args.expire_ms {
@@ -31,24 +29,6 @@ pub(super) async fn create(client: &Client, args: &GroupCreateArgs) -> anyhow::R
         _ => format!("group {group} on {topic} already exists; nothing changed"),
     };
     print(args.json, &answer, &text)
-}
-
-/// The filter of a group. A group has at most one key, one tag, and one value per header.
-fn filter_of(conditions: &[Condition]) -> anyhow::Result<Filter> {
-    let mut filter = Filter::default();
-    for condition in conditions {
-        let (what, replaced) = match condition {
-            Condition::Key(key) => ("key".to_owned(), filter.key.replace(key.clone())),
-            Condition::Tag(tag) => ("tag".to_owned(), filter.tag.replace(tag.clone())),
-            Condition::Header(name, value) => {
-                (format!("header.{name}"), filter.header.insert(name.clone(), value.clone()))
-            }
-        };
-        if replaced.is_some() {
-            bail!("--filter {what} is given twice: the filter of a group has one value of each kind");
-        }
-    }
-    Ok(filter)
 }
 
 pub(super) async fn pause(
@@ -84,23 +64,4 @@ pub(super) async fn delete(
     }
     let answer: Value = known(client, group, client.delete_json(&path).await)?;
     print(json, &answer, &format!("deleted group {name} on {topic}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_filter_has_one_value_of_each_kind() {
-        let conditions = |texts: &[&str]| -> Vec<Condition> {
-            texts.iter().map(|text| text.parse().expect("a condition")).collect()
-        };
-        let filter =
-            filter_of(&conditions(&["key=k", "tag=t", "header.a=1", "header.b=2"])).expect("a filter");
-        assert_eq!((filter.key.as_deref(), filter.tag.as_deref()), (Some("k"), Some("t")));
-        assert_eq!(filter.header.len(), 2);
-        for twice in [["key=a", "key=b"], ["tag=a", "tag=a"], ["header.a=1", "header.a=2"]] {
-            assert!(filter_of(&conditions(&twice)).is_err(), "{twice:?}");
-        }
-    }
 }

@@ -1,7 +1,9 @@
 //! `prombus group list`.
 
+use super::super::style::put_json_line;
 use super::super::table::{Side, lines};
 use super::view::GroupView;
+use crate::cmd::server_client::{check_empty_list, pattern_of_prefix};
 use crate::time;
 use prombus_client::Client;
 use serde::Deserialize;
@@ -24,13 +26,18 @@ pub(super) async fn run(
     prefix: Option<&str>,
     json: bool,
 ) -> anyhow::Result<ExitCode> {
+    let pattern = topic.map_or_else(|| pattern_of_prefix(prefix.unwrap_or_default()), str::to_owned);
     if json {
         let groups: Vec<Value> = all(client, topic, prefix).await?;
-        writeln!(stdout(), "{}", serde_json::json!({ "groups": groups }))?;
+        if groups.is_empty() {
+            check_empty_list(client, "groups", &pattern).await?;
+        }
+        put_json_line(&serde_json::json!({ "groups": groups }))?;
         return Ok(ExitCode::SUCCESS);
     }
     let groups: Vec<GroupView> = all(client, topic, prefix).await?;
     if groups.is_empty() {
+        check_empty_list(client, "groups", &pattern).await?;
         writeln!(stdout(), "no groups")?;
         return Ok(ExitCode::SUCCESS);
     }

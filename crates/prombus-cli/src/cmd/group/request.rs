@@ -1,6 +1,7 @@
 //! Requests about one group, and the output of their responses.
 
 use crate::args::GroupName;
+use crate::cmd::style::{escape_controls, put_json_line};
 use prombus_client::{Client, ClientError, ErrorCode};
 use serde_json::Value;
 use std::io::{Write, stdout};
@@ -35,9 +36,9 @@ pub(super) fn known<T>(
 /// Prints the server's response, or a text for people.
 pub(super) fn print(json: bool, answer: &Value, text: &str) -> anyhow::Result<ExitCode> {
     if json {
-        writeln!(stdout(), "{answer}")?;
+        put_json_line(answer)?;
     } else {
-        writeln!(stdout(), "{text}")?;
+        writeln!(stdout(), "{}", escape_controls(text))?;
     }
     Ok(ExitCode::SUCCESS)
 }

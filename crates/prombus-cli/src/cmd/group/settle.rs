@@ -3,6 +3,7 @@
 use super::request::{known, path, print};
 use crate::args::{GroupSettleArgs, VerdictArg};
 use crate::time;
+use crate::wrong_arguments::WrongArguments;
 use anyhow::bail;
 use prombus_client::Client;
 use serde_json::{Value, json};
@@ -19,7 +20,9 @@ pub(super) async fn run(client: &Client, args: &GroupSettleArgs) -> anyhow::Resu
     for (name, value, verdicts) in options {
         let Some(value) = value else { continue };
         if !verdicts.contains(&verdict) {
-            bail!("--{} has no effect with the verdict {}", name.replace('_', "-"), verdict.name());
+            let (flag, verdict) = (name.replace('_', "-"), verdict.name());
+            let why = format!("--{flag} has no effect with the verdict {verdict}");
+            return Err(WrongArguments::new(why).into());
         }
         body[name] = value;
     }

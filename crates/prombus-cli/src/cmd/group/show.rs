@@ -1,5 +1,6 @@
 //! `prombus group show`.
 
+use super::super::style::{escape_controls, put_json_line};
 use super::super::table::{Side, lines};
 use super::list::state;
 use super::request::{known, path};
@@ -15,7 +16,7 @@ pub(super) async fn run(client: &Client, group: &GroupName, json: bool) -> anyho
     let path = path(group, None, &[]);
     if json {
         let answer: Value = known(client, group, client.get_json(&path).await)?;
-        writeln!(stdout(), "{answer}")?;
+        put_json_line(&answer)?;
     } else {
         let detail: GroupDetail = known(client, group, client.get_json(&path).await)?;
         write!(stdout(), "{}", described(&detail))?;
@@ -62,7 +63,7 @@ fn summary(detail: &GroupDetail) -> String {
         ("created", time::text(group.made_ts)),
         ("expires", expiry),
     ];
-    rows.into_iter().map(|(title, value)| format!("{title:<9}  {value}\n")).collect()
+    rows.into_iter().map(|(title, value)| format!("{title:<9}  {}\n", escape_controls(&value))).collect()
 }
 
 fn topics(topics: &[Place]) -> String {

@@ -1,100 +1,50 @@
-//! The events of a topic after a position, as they are published. If the connection breaks, reading resumes after the last event.
+//! The changes of a topic's state, as they are published.
 
-use bytes::Bytes;
-use prombus_client::{Client, ClientError, Lines};
+use super::print::Printer;
+use crate::args::StateArgs;
+use crate::messages::print_error;
+use prombus_client::{After, Client, EventRecord, Filter, Start, Uuid};
 use serde::Deserialize;
-use std::time::Duration;
 
-/// The wait before the first reconnect; doubled for each further one.
-const WAIT_MIN: Duration = Duration::from_millis(200);
-const WAIT_MAX: Duration = Duration::from_secs(5);
-
-/// A position in a topic. Without an id: before the first event.
-#[derive(Clone, Debug, Default, Deserialize)]
+/// The event up to which a state is complete.
+#[derive(Clone, Copy, Debug, Deserialize)]
 pub struct Position {
-    pub id: Option<String>,
+    pub id: Uuid,
     pub seq: u64,
 }
 
-/// A stream of events.
-pub struct Changes<'a> {
-    client: &'a Client,
-    topic: &'a str,
-    /// Only events with this key, if it is set.
-    key: Option<&'a str>,
-    /// The id of the last event, or a position that the server sent; `None` before the first event of the topic.
-    after: Option<String>,
-    lines: Option<Lines>,
-    /// The wait before the next reconnect.
-    wait: Duration,
+/// Prints the changes after a position, until interrupted. `None` is the position before the first event. Changes up to `known_seq` are
+/// printed already.
+pub async fn follow(
+    client: &Client,
+    args: &StateArgs,
+    position: Option<Position>,
+    known_seq: u64,
+    printer: &Printer,
+) -> anyhow::Result<()> {
+    let filter = Filter { key: args.key.clone(), ..Filter::default() };
+    let stream = match position {
+        Some(Position { id, seq }) => {
+            client.follow_after(&args.topic, After { id, seq: Some(seq) }, filter).await?
+        }
+        None => client.follow(&args.topic, Start::Earliest, filter).await?,
+    };
+    let mut stream = stream.on_lost(|error| print_error(&format!("{error}; reconnecting")));
+    let mut known_seqs = Some(position.map_or(0, |position| position.seq) + 1..=known_seq);
+    loop {
+        let found = stream.next().await?;
+        if known_seqs.as_ref().is_some_and(|seqs| seqs.contains(&found.event.seq)) {
+            continue;
+        }
+        // A topic that is deleted and created again has the same seqs a second time.
+        known_seqs = None;
+        if is_change(&found.event) {
+            printer.change(&found.json, &found.event)?;
+        }
+    }
 }
 
-impl<'a> Changes<'a> {
-    pub fn new(client: &'a Client, topic: &'a str, key: Option<&'a str>, position: Position) -> Self {
-        Self { client, topic, key, after: position.id, lines: None, wait: WAIT_MIN }
-    }
-
-    /// The next event, as JSON. Waits until there is one.
-    ///
-    /// # Errors
-    /// When the server refuses the request, or has never been reached.
-    pub async fn next(&mut self) -> anyhow::Result<Bytes> {
-        loop {
-            if self.lines.is_none() {
-                match self.connect().await {
-                    Ok(lines) => self.lines = Some(lines),
-                    Err(error) if error.is_passing() => {
-                        self.pause().await;
-                        continue;
-                    }
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            let Some(lines) = &mut self.lines else { continue };
-            match lines.next().await {
-                Ok(Some(line)) => {
-                    if let Some(event) = self.take(&line)? {
-                        return Ok(event);
-                    }
-                }
-                // The server ends a stream when it shuts down.
-                Ok(None) => self.reconnect_later().await,
-                Err(error) if error.is_passing() => self.reconnect_later().await,
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    async fn connect(&self) -> Result<Lines, ClientError> {
-        let mut query = match &self.after {
-            Some(after) => vec![("from", "afterId"), ("afterId", after.as_str())],
-            None => vec![("from", "earliest")],
-        };
-        query.extend(self.key.map(|key| ("key", key)));
-        self.client.lines(&Client::path(&["subscribe", self.topic], &query)).await
-    }
-
-    async fn reconnect_later(&mut self) {
-        self.lines = None;
-        self.pause().await;
-    }
-
-    async fn pause(&mut self) {
-        tokio::time::sleep(self.wait).await;
-        self.wait = (self.wait * 2).min(WAIT_MAX);
-    }
-
-    /// Reads a line of the stream. Returns the event that it contains, if any.
-    fn take(&mut self, line: &Bytes) -> anyhow::Result<Option<Bytes>> {
-        let value = |name: &[u8]| line.strip_prefix(name).map(<[u8]>::trim_ascii);
-        if let Some(id) = value(b"id:") {
-            self.wait = WAIT_MIN;
-            self.after = Some(String::from_utf8_lossy(id).into_owned());
-        } else if value(b"event:") == Some(b"error") {
-            anyhow::bail!("the server cannot read {}: see its log", self.topic);
-        } else if let Some(data) = value(b"data:") {
-            return Ok(Some(line.slice_ref(data)));
-        }
-        Ok(None)
-    }
+/// Whether an event changes the state. The state ignores events without a key, and copies of redriven events for one group.
+fn is_change(event: &EventRecord) -> bool {
+    event.key.is_some() && event.addressee.is_none()
 }

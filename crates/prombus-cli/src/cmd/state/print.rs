@@ -1,6 +1,7 @@
 //! Prints events of a state: as a table, as lines of the same columns, or as JSON lines.
 
-use super::super::table::{Side, lines, shortened};
+use crate::cmd::style::put_line;
+use crate::cmd::table::{Side, lines, shortened};
 use crate::time;
 use bytes::Bytes;
 use prombus_client::EventRecord;
@@ -62,12 +63,4 @@ pub fn row(event: &EventRecord) -> Vec<String> {
         time::text(event.ts),
         value,
     ]
-}
-
-/// Prints a line.
-pub fn put_line(line: &[u8]) -> anyhow::Result<()> {
-    let mut out = stdout().lock();
-    out.write_all(line)?;
-    out.write_all(b"\n")?;
-    Ok(())
 }

@@ -2,9 +2,11 @@
 
 use super::reason::{EX_DATAERR, of_exit, of_timeout};
 use super::stderr_tail::StderrTail;
+use super::stderr_writer::StderrWriter;
 use anyhow::Context;
 use prombus_client::EventRecord;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use std::io::ErrorKind;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -15,6 +17,8 @@ use tokio::time::{sleep, timeout};
 
 /// How long a command may take to end after SIGTERM, before it is killed.
 const TERMINATE_TIME: Duration = Duration::from_secs(5);
+/// How often to check whether the other processes of a command have ended.
+const GROUP_POLL: Duration = Duration::from_millis(20);
 /// How long the rest of standard error may take after the end of the command. A process that the command started in the background
 /// may keep it open.
 const STDERR_TIME: Duration = Duration::from_millis(200);
@@ -25,6 +29,8 @@ pub struct Command {
     pub text: String,
     /// A command that runs longer is stopped.
     pub timeout: Option<Duration>,
+    /// Where its standard error is copied to.
+    pub stderr: StderrWriter,
 }
 
 /// How a run ended.
@@ -72,12 +78,13 @@ impl Command {
             Err(error)
                 if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::ArgumentListTooLong) =>
             {
+                self.check_without_event(event).await.context("cannot start sh with this command")?;
                 let reason = format!("the event does not fit into the environment of a command: {error}");
                 return Ok(Finished::Verdict(Verdict::GiveUp { reason }));
             }
             Err(error) => return Err(error).context("cannot start sh"),
         };
-        let stderr = StderrTail::forward(child.stderr.take());
+        let stderr = StderrTail::forward(child.stderr.take(), self.stderr.clone());
         let feeding = tokio::spawn(feed(child.stdin.take(), format!("{}\n", event.payload.get())));
         let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         let waited = self.wait(&mut child, kill).await.context("cannot wait for a command")?;
@@ -125,6 +132,23 @@ impl Command {
         command.spawn()
     }
 
+    /// Fails if the command does not fit into a process even for an event without key and headers. The command does not run: it is only
+    /// an argument of a script that does nothing.
+    async fn check_without_event(&self, event: &EventRecord) -> std::io::Result<()> {
+        let mut command = tokio::process::Command::new("sh");
+        command
+            .args(["-c", ":", &self.text])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .env("EVENT_ID", event.id.to_string())
+            .env("EVENT_TOPIC", event.topic.as_str())
+            .env("EVENT_SEQ", event.seq.to_string())
+            .env("EVENT_ATTEMPT", u32::MAX.to_string())
+            .env("EVENT_HEADERS", "{}")
+            .env_remove("EVENT_KEY");
+        command.status().await.map(drop)
+    }
+
     async fn wait(&self, child: &mut Child, kill: &mut watch::Receiver<bool>) -> std::io::Result<Waited> {
         let limit = self.timeout;
         let time = async {
@@ -145,11 +169,17 @@ impl Command {
     }
 }
 
-/// Ends a command that ran too long: SIGTERM, then SIGKILL.
+/// Ends a command that ran too long, with all processes that it started: SIGTERM, then SIGKILL.
 async fn stop(child: &mut Child, group: Option<Pid>, kill: &mut watch::Receiver<bool>) {
     signal(group, Signal::TERM);
+    let gone = async {
+        let _ = child.wait().await;
+        while group.is_some_and(|group| test_kill_process_group(group) != Err(Errno::SRCH)) {
+            sleep(GROUP_POLL).await;
+        }
+    };
     let is_over = tokio::select! {
-        ended = timeout(TERMINATE_TIME, child.wait()) => ended.is_ok(),
+        ended = timeout(TERMINATE_TIME, gone) => ended.is_ok(),
         _ = kill.wait_for(|is_killed| *is_killed) => false,
     };
     if !is_over {
@@ -158,7 +188,7 @@ async fn stop(child: &mut Child, group: Option<Pid>, kill: &mut watch::Receiver<
     }
 }
 
-/// Signals all processes of a command that was not waited for yet.
+/// Signals all processes of a command.
 fn signal(group: Option<Pid>, signal: Signal) {
     if let Some(group) = group {
         // An error means that it has ended.

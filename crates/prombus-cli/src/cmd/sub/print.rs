@@ -1,55 +1,126 @@
 //! `prombus sub` without `--exec`: prints events, and acks each when it is written.
+//!
+//! A thread of its own prints, because standard output can block, for example on a terminal that is stopped with Ctrl-S. The command still
+//! handles signals then, and extends leases.
 
 use super::leave::leave;
+use super::stderr_writer::StderrWriter;
 use crate::args::SubArgs;
 use crate::cmd::event_printer::EventPrinter;
 use crate::cmd::serve::stop_signals::{Signals, Stop};
-use crate::messages::print_error;
 use prombus_client::{ClientError, Delivery, Settled, Subscription};
+use std::time::Duration;
+use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// How many deliveries wait for the thread.
+const QUEUED_MAX: usize = 16;
+/// How long the end of the command waits for events that are being printed.
+const PRINT_TIME: Duration = Duration::from_secs(1);
+
+/// A delivery that was printed, or why it was not.
+type Printed = anyhow::Result<Delivery>;
 
 /// Prints events until `--limit` is reached or a signal arrives. Returns the signal.
 pub async fn run(
     args: &SubArgs,
+    stderr: StderrWriter,
     mut subscription: Subscription,
     signals: &mut Signals,
 ) -> anyhow::Result<Option<Stop>> {
-    let mut printer = EventPrinter::new(args.format);
+    let (to_print, mut printed) = start_printer(EventPrinter::new(args.format));
     let mut acks: JoinSet<Result<Settled, ClientError>> = JoinSet::new();
-    let mut printed = 0;
+    let mut left = args.limit.unwrap_or(u64::MAX);
     let ended = loop {
-        if args.limit == Some(printed) {
+        if left == 0 {
             break Ok(None);
         }
         tokio::select! {
             biased;
             stop = signals.next() => break Ok(Some(stop)),
-            Some(acked) = acks.join_next() => report(acked),
-            next = subscription.next() => {
-                let delivery = match next {
-                    Some(Ok(delivery)) => delivery,
-                    Some(Err(error)) => return Err(error.into()),
-                    None => break Ok(None),
-                };
-                // An event that could not be written is not acked: it goes to another member.
-                if let Err(error) = print(&mut printer, &delivery) {
-                    break Err(error);
-                }
-                printed += 1;
-                acks.spawn(delivery.ack());
-            }
+            Some(acked) = acks.join_next() => report(&stderr, acked),
+            // An event that could not be written is not acked: it goes to another member.
+            Some(printed) = printed.recv() => match printed {
+                Ok(delivery) => drop(acks.spawn(delivery.ack())),
+                Err(error) => break Err(error),
+            },
+            next = next(&mut subscription, &to_print) => match next {
+                Some(Ok(())) => left -= 1,
+                Some(Err(error)) => return Err(error.into()),
+                None => break Ok(None),
+            },
         }
     };
     subscription.pause();
+    drop(to_print);
+    let ended = match ended {
+        Ok(stop) => finish(stop, printed, &mut acks, signals).await,
+        failed => failed,
+    };
     while let Some(acked) = tokio::select! {
         acked = acks.join_next() => acked,
         // A second signal does not wait for the answers.
         _ = signals.next() => None,
     } {
-        report(acked);
+        report(&stderr, acked);
     }
+    stderr.flush().await;
     leave(subscription, signals).await;
     ended
+}
+
+/// Passes the next delivery to the printer. Takes no delivery while the printer has enough of them.
+async fn next(
+    subscription: &mut Subscription,
+    to_print: &Sender<Delivery>,
+) -> Option<Result<(), ClientError>> {
+    // The printer ends after an error, which the caller receives.
+    let Ok(place) = to_print.reserve().await else { return std::future::pending().await };
+    Some(subscription.next().await?.map(|delivery| place.send(delivery)))
+}
+
+/// Acks the events that the printer still prints. After a signal, a printer that is blocked is not waited for.
+async fn finish(
+    stop: Option<Stop>,
+    mut printed: Receiver<Printed>,
+    acks: &mut JoinSet<Result<Settled, ClientError>>,
+    signals: &mut Signals,
+) -> anyhow::Result<Option<Stop>> {
+    let mut stop = stop;
+    loop {
+        let next = match stop {
+            Some(_) => timeout(PRINT_TIME, printed.recv()).await.unwrap_or(None),
+            None => tokio::select! {
+                next = printed.recv() => next,
+                signal = signals.next() => {
+                    stop = Some(signal);
+                    continue;
+                }
+            },
+        };
+        match next {
+            Some(Ok(delivery)) => drop(acks.spawn(delivery.ack())),
+            Some(Err(error)) => return Err(error),
+            None => return Ok(stop),
+        }
+    }
+}
+
+/// Starts the thread. It ends after an error, or when the sender is dropped.
+fn start_printer(mut printer: EventPrinter) -> (Sender<Delivery>, Receiver<Printed>) {
+    let (to_print, mut deliveries) = mpsc::channel::<Delivery>(QUEUED_MAX);
+    let (results, printed) = mpsc::channel(QUEUED_MAX);
+    std::thread::spawn(move || {
+        while let Some(delivery) = deliveries.blocking_recv() {
+            let result = print(&mut printer, &delivery).map(|()| delivery);
+            let is_over = result.is_err();
+            if results.blocking_send(result).is_err() || is_over {
+                return;
+            }
+        }
+    });
+    (to_print, printed)
 }
 
 fn print(printer: &mut EventPrinter, delivery: &Delivery) -> anyhow::Result<()> {
@@ -58,13 +129,13 @@ fn print(printer: &mut EventPrinter, delivery: &Delivery) -> anyhow::Result<()> 
     Ok(printer.flush()?)
 }
 
-fn report(acked: Result<Result<Settled, ClientError>, tokio::task::JoinError>) {
+fn report(stderr: &StderrWriter, acked: Result<Result<Settled, ClientError>, tokio::task::JoinError>) {
     match acked {
         Ok(Ok(Settled { stale: false })) => {}
         Ok(Ok(Settled { stale: true })) => {
-            print_error("an event was printed after its lease had ended; it is printed again");
+            stderr.print_error("an event was printed after its lease had ended; it is printed again");
         }
-        Ok(Err(error)) => print_error(&format!("cannot ack an event: {error}")),
-        Err(error) => print_error(&format!("cannot ack an event: {error}")),
+        Ok(Err(error)) => stderr.print_error(&format!("cannot ack an event: {error}")),
+        Err(error) => stderr.print_error(&format!("cannot ack an event: {error}")),
     }
 }

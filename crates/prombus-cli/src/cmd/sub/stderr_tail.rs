@@ -1,6 +1,6 @@
 //! Copies the standard error of a command to that of prombus, and keeps its end.
 
-use std::io::{Write, stderr};
+use super::stderr_writer::StderrWriter;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
@@ -18,9 +18,9 @@ pub struct StderrTail {
 
 impl StderrTail {
     /// Starts to copy, in a task of its own that ends with the stream.
-    pub fn forward(stream: Option<ChildStderr>) -> Self {
+    pub fn forward(stream: Option<ChildStderr>, writer: StderrWriter) -> Self {
         let kept = Arc::new(Mutex::new(Vec::new()));
-        let copying = tokio::spawn(copy(stream, Arc::clone(&kept)));
+        let copying = tokio::spawn(copy(stream, writer, Arc::clone(&kept)));
         Self { kept, copying }
     }
 
@@ -32,16 +32,20 @@ impl StderrTail {
     }
 }
 
-async fn copy(stream: Option<ChildStderr>, kept: Arc<Mutex<Vec<u8>>>) {
+async fn copy(stream: Option<ChildStderr>, writer: StderrWriter, kept: Arc<Mutex<Vec<u8>>>) {
     let Some(mut stream) = stream else { return };
     let mut piece = vec![0; 8 << 10];
     while let Ok(count @ 1..) = stream.read(&mut piece).await {
         let piece = &piece[..count];
-        // A closed standard error of prombus does not matter: the end is kept.
-        let _ = stderr().write_all(piece);
-        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.extend_from_slice(piece);
-        let surplus = kept.len().saturating_sub(KEPT_BYTES);
-        kept.drain(..surplus);
+        // Kept first: the copy waits while standard error of prombus does not take text.
+        keep(&kept, piece);
+        writer.copy(piece).await;
     }
+}
+
+fn keep(kept: &Mutex<Vec<u8>>, piece: &[u8]) {
+    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    kept.extend_from_slice(piece);
+    let surplus = kept.len().saturating_sub(KEPT_BYTES);
+    kept.drain(..surplus);
 }

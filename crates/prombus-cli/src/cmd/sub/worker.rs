@@ -2,9 +2,9 @@
 
 use super::command::{Command, Finished, Verdict};
 use super::leave::leave;
+use super::stderr_writer::StderrWriter;
 use crate::args::SubArgs;
 use crate::cmd::serve::stop_signals::{Signals, Stop};
-use crate::messages::print_error;
 use anyhow::Context;
 use prombus_client::{ClientError, Delivery, Settled, Subscription};
 use std::sync::Arc;
@@ -32,13 +32,18 @@ struct Worker {
 /// Runs commands until `--limit` is reached or a signal arrives. Returns the signal.
 pub async fn run(
     args: &SubArgs,
+    command: &str,
+    stderr: StderrWriter,
     subscription: Subscription,
     signals: &mut Signals,
 ) -> anyhow::Result<Option<Stop>> {
-    let text = args.exec.clone().unwrap_or_default();
     let mut worker = Worker {
         subscription,
-        command: Arc::new(Command { text, timeout: args.timeout }),
+        command: Arc::new(Command {
+            text: command.to_owned(),
+            timeout: args.timeout,
+            stderr: stderr.clone(),
+        }),
         running: JoinSet::new(),
         kill: watch::Sender::new(false),
         left: args.limit,
@@ -48,6 +53,7 @@ pub async fn run(
         is_refused: false,
     };
     worker.run(args.concurrency as usize, signals).await;
+    stderr.flush().await;
     let Worker { subscription, stop, failure, is_refused, .. } = worker;
     if !is_refused {
         leave(subscription, signals).await;
@@ -101,7 +107,7 @@ impl Worker {
         self.stop_taking();
         if !self.running.is_empty() {
             let count = self.running.len();
-            print_error(&format!(
+            self.command.stderr.print_error(&format!(
                 "{signal}: waiting for {count} running commands; a second signal kills them"
             ));
         }
@@ -120,40 +126,48 @@ async fn handle(
     mut kill: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
     let attempt = delivery.context.attempt;
+    let stderr = &command.stderr;
     // If the command cannot be started, or was killed, the event is released without a result.
     let Finished::Verdict(verdict) = command.run(&delivery.event, attempt, &mut kill).await? else {
         return Ok(());
     };
     let event = format!("event {} of {}", delivery.event.seq, delivery.event.topic);
     let settled = tokio::select! {
-        settled = settle(delivery, verdict, &event) => settled,
+        settled = settle(delivery, verdict, &event, stderr) => settled,
         // The worker does not wait for a server that does not respond.
         _ = kill.wait_for(|is_killed| *is_killed) => return Ok(()),
     };
     match settled {
         Ok(Settled { stale: false }) => {}
         Ok(Settled { stale: true }) => {
-            print_error(&format!("{event}: the lease ended before the command; the result has no effect"));
+            stderr.print_error(&format!(
+                "{event}: the lease ended before the command; the result has no effect"
+            ));
         }
-        Err(error @ ClientError::Lost { .. }) => print_error(&format!("{event}: {error}")),
-        Err(error) => print_error(&format!("{event}: the result was refused: {error}")),
+        Err(error @ ClientError::Lost { .. }) => stderr.print_error(&format!("{event}: {error}")),
+        Err(error) => stderr.print_error(&format!("{event}: the result was refused: {error}")),
     }
     Ok(())
 }
 
 /// Sends the result, and reports a failure.
-async fn settle(delivery: Delivery, verdict: Verdict, event: &str) -> Result<Settled, ClientError> {
+async fn settle(
+    delivery: Delivery,
+    verdict: Verdict,
+    event: &str,
+    stderr: &StderrWriter,
+) -> Result<Settled, ClientError> {
     let last_line = |reason: &str| reason.lines().last().unwrap_or_default().to_owned();
     let (attempt, max_attempts) = (delivery.context.attempt, delivery.context.max_attempts);
     match verdict {
         Verdict::Ack => delivery.ack().await,
         Verdict::Nack { reason } => {
             let why = last_line(&reason);
-            print_error(&format!("{event} failed, attempt {attempt} of {max_attempts}: {why}"));
+            stderr.print_error(&format!("{event} failed, attempt {attempt} of {max_attempts}: {why}"));
             delivery.nack(&reason).await
         }
         Verdict::GiveUp { reason } => {
-            print_error(&format!("{event} is given up: {}", last_line(&reason)));
+            stderr.print_error(&format!("{event} is given up: {}", last_line(&reason)));
             delivery.give_up(&reason).await
         }
     }

@@ -1,7 +1,7 @@
 //! `--follow`: the newest events, then new ones, without a gap and without repetitions.
 //!
-//! The stream of new events is opened first, between two lists of topics, so no event is missed. Each topic is printed up to the
-//! `last_seq` of the second list. Events that were published between the lists can be in the stream, too: these are skipped there.
+//! The stream of new events is opened first, between two lists of topics, so no event is missed. Then the newest events of each topic
+//! are read. Those that were published after the first list can be in the stream, too: these are skipped there.
 
 use super::newest;
 use super::selection::{lines_of, topics_of};
@@ -32,9 +32,9 @@ pub async fn run(
     if after.is_empty() && printer.is_for_people() {
         print_error(&format!("{} has no events yet; waiting for the first one", args.topic));
     }
-    newest::print(args, client, &after, lines, printer).await?;
+    let newest = newest::print(args, client, &after, lines, printer).await?;
     printer.flush()?;
-    print_new(args, stream, Printed::between(&before, &after), printer).await
+    print_new(args, stream, Printed::between(&before, newest.last_seqs), printer).await
 }
 
 async fn print_new(
@@ -63,17 +63,17 @@ async fn topics(client: &Client, pattern: &Pattern) -> anyhow::Result<Vec<TopicV
     }
 }
 
-/// The events that were published between two lists of topics.
+/// The events that were published after the first list of topics and read as the newest ones.
 #[derive(Debug, Default)]
 struct Printed(HashMap<String, RangeInclusive<u64>>);
 
 impl Printed {
-    fn between(before: &[TopicView], after: &[TopicView]) -> Self {
+    fn between(before: &[TopicView], read: HashMap<String, u64>) -> Self {
         let before: HashMap<&str, u64> =
             before.iter().map(|topic| (topic.topic.as_str(), topic.last_seq)).collect();
-        let ranges = after.iter().map(|topic| {
-            let first = before.get(topic.topic.as_str()).map_or(1, |last_seq| last_seq + 1);
-            (topic.topic.clone(), first..=topic.last_seq)
+        let ranges = read.into_iter().map(|(topic, last_seq)| {
+            let first = before.get(topic.as_str()).map_or(1, |last_seq| last_seq + 1);
+            (topic, first..=last_seq)
         });
         Self(ranges.filter(|(_, seqs)| !seqs.is_empty()).collect())
     }
@@ -104,10 +104,10 @@ mod tests {
     }
 
     #[test]
-    fn only_events_between_the_lists_are_skipped() {
+    fn only_events_that_were_read_after_the_first_list_are_skipped() {
         let mut printed = Printed::between(
             &list(&[("quiet", 5), ("busy", 7)]),
-            &list(&[("quiet", 5), ("busy", 9), ("new", 2)]),
+            [("quiet", 5), ("busy", 9), ("new", 2)].map(|(topic, seq)| (topic.to_owned(), seq)).into(),
         );
         let mut contains = |topic: &str, seq: u64| {
             let json = format!(

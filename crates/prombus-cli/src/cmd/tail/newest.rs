@@ -5,7 +5,7 @@ use crate::args::filter::{self, Condition};
 use crate::cmd::event_printer::EventPrinter;
 use crate::cmd::server_client::TopicView;
 use prombus_client::{Client, ClientError, HistoryEvent, HistoryQuery};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use tokio::task::JoinSet;
 
 /// How many topics are read at the same time.
@@ -27,16 +27,27 @@ struct Placed {
     found: HistoryEvent,
 }
 
-/// Prints the newest `lines` events of the topics, up to the `last_seq` of each. Returns the number of printed events.
+/// The newest events of several topics.
+#[derive(Debug, Default)]
+pub struct Newest {
+    /// The number of printed events.
+    pub count: u64,
+    /// The seq of the newest event that was read of each topic; topics without events are missing.
+    pub last_seqs: HashMap<String, u64>,
+}
+
+/// Prints the newest `lines` events of the topics. The newest events of a topic are those at the time at which the server reads the topic,
+/// which is later than the time of `topics`.
 pub async fn print(
     args: &TailArgs,
     client: &Client,
     topics: &[TopicView],
     lines: u64,
     printer: &mut EventPrinter,
-) -> anyhow::Result<u64> {
+) -> anyhow::Result<Newest> {
+    let mut read = Newest::default();
     if lines == 0 {
-        return Ok(0);
+        return Ok(read);
     }
     let wanted = Wanted { lines, since: args.since, filters: args.filters.clone() };
     let mut readers = JoinSet::new();
@@ -48,8 +59,12 @@ pub async fn print(
         {
             readers.spawn(newest_of(client.clone(), topic.topic.clone(), topic.last_seq, wanted.clone()));
         }
-        let Some(read) = readers.join_next().await else { break };
-        newest.extend(read??);
+        let Some(events) = readers.join_next().await else { break };
+        let events = events??;
+        if let Some(Placed { found, .. }) = events.last() {
+            read.last_seqs.insert(found.event.topic.to_string(), found.event.seq);
+        }
+        newest.extend(events);
         newest.sort_by(|one, other| one.place().cmp(&other.place()));
         let surplus = newest.len().saturating_sub(usize::try_from(lines).unwrap_or(usize::MAX));
         newest.drain(..surplus);
@@ -58,7 +73,8 @@ pub async fn print(
     for Placed { found, .. } in &newest {
         printer.print(&found.event, &found.json, 1)?;
     }
-    Ok(newest.len() as u64)
+    read.count = newest.len() as u64;
+    Ok(read)
 }
 
 impl Placed {
