@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         Command::Man(args) => cmd::man::run(&args),
     };
     outcome.unwrap_or_else(|error| {
-        if is_broken_pipe(&error) {
+        if messages::is_broken_pipe(&error) {
             return ExitCode::from(141);
         }
         print_error(&one_line(&error));
@@ -56,10 +56,4 @@ fn main() -> ExitCode {
             None => ExitCode::FAILURE,
         }
     })
-}
-
-/// Whether the reader closed the output. Connection errors cannot match: clients wrap them in their own error types.
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let cause = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
-    cause.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }

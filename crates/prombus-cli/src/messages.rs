@@ -71,6 +71,12 @@ pub fn io_reason(error: &std::io::Error) -> String {
     }
 }
 
+/// Whether the reader closed the output. Connection errors cannot match: clients wrap them in their own error types.
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let cause = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
+    cause.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -181,6 +181,12 @@ pub enum PublishError {
 }
 
 impl PublishError {
+    /// Whether the reason is in the event, so that the same event would be refused again.
+    pub fn is_permanent(&self) -> bool {
+        use ErrorCode::{BadJson, BadRequest, BadTopic, TooLarge};
+        self.code().is_some_and(|code| matches!(code, BadJson | BadRequest | BadTopic | TooLarge))
+    }
+
     /// Converts the error into the error of a request that is not a publish.
     pub(crate) fn into_client_error(self, address: &str) -> ClientError {
         match self {

@@ -88,6 +88,7 @@ where
     http.header_read_timeout(None).max_buf_size(HEAD_BYTES_MAX).half_close(true);
     let mut connection = pin!(http.serve_connection(socket, service).with_upgrades());
     let ended = tokio::select! {
+        biased;
         ended = connection.as_mut() => ended,
         withdrawn = streaming.withdrawn() => {
             return tracing::debug!("{}: a stream was ended: {withdrawn}", peer.ends.remote);

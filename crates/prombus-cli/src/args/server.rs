@@ -2,7 +2,9 @@
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, Error, FromArgMatches};
+use std::ffi::OsStr;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 /// The server that a command uses if nothing names one.
 pub const DEFAULT_URL: &str = "http://127.0.0.1:8090";
@@ -40,6 +42,14 @@ fn put<T>(value: Option<T>, is_flag: bool, flag: &mut Option<T>, variable: &mut 
     *if is_flag { flag } else { variable } = value;
 }
 
+/// An empty flag counts as not given, as in `--url "$URL"` without a `URL`: then the variable applies.
+fn replace_empty<T: AsRef<OsStr> + FromStr>(flag: &mut Option<T>, variable: &mut Option<T>, name: &str) {
+    if flag.as_ref().is_some_and(|value| value.as_ref().is_empty()) {
+        *flag = None;
+        *variable = std::env::var(name).ok().and_then(|value| value.parse().ok());
+    }
+}
+
 impl FromArgMatches for ServerArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
         Self::from_arg_matches_mut(&mut matches.clone())
@@ -57,6 +67,10 @@ impl FromArgMatches for ServerArgs {
         put(token, token_is_flag, &mut flags.token, &mut variables.token);
         put(ca_cert, ca_cert_is_flag, &mut flags.ca_cert, &mut variables.ca_cert);
         put(context, context_is_flag, &mut flags.context, &mut variables.context);
+        replace_empty(&mut flags.url, &mut variables.url, "PROMBUS_URL");
+        replace_empty(&mut flags.token, &mut variables.token, "PROMBUS_TOKEN");
+        replace_empty(&mut flags.ca_cert, &mut variables.ca_cert, "PROMBUS_CA_CERT");
+        replace_empty(&mut flags.context, &mut variables.context, "PROMBUS_CONTEXT");
         Ok(args)
     }
 

@@ -158,7 +158,7 @@ async fn send(
                 tally.bad += 1;
                 bar.suspend(|| print_error(&format!("line {line}: {error}; skipped")));
             }
-            Err(error) if is_permanent(&error.error) => {
+            Err(error) if error.error.is_permanent() => {
                 // Lines after a refused line may have been imported, so each refused line is reported by its number.
                 let named = anyhow::anyhow!("line {line}: {error}");
                 if let Some(before) = refused.replace(named) {
@@ -216,13 +216,7 @@ fn quoted(text: &str) -> String {
 /// Whether the error concerns only this line, its topic or its addressee, so that other lines may succeed.
 fn is_about_the_line(LineError { error, group }: &LineError) -> bool {
     let is_about_its_topic = matches!(error.code(), Some(ErrorCode::Forbidden | ErrorCode::LimitReached));
-    is_permanent(error) || is_about_its_topic || group.is_some()
-}
-
-/// Whether the same line would fail again.
-fn is_permanent(error: &PublishError) -> bool {
-    use ErrorCode::{BadJson, BadRequest, BadTopic, TooLarge};
-    error.code().is_some_and(|code| matches!(code, BadJson | BadRequest | BadTopic | TooLarge))
+    error.is_permanent() || is_about_its_topic || group.is_some()
 }
 
 impl Tally {

@@ -10,7 +10,7 @@ use super::rate_limiter::RateLimiter;
 use super::serve::stop_signals::{Signals, Stop};
 use super::{progress, server_client};
 use crate::args::PubArgs;
-use crate::messages::{counted, one_line, print_error, was};
+use crate::messages::{counted, is_broken_pipe, one_line, print_error, was};
 use crate::wrong_arguments::WrongArguments;
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
@@ -127,6 +127,7 @@ async fn publish_lines(args: &PubArgs, payloads: Payloads) -> anyhow::Result<Exi
         prints_json: args.json,
         published: 0,
         unanswered: Vec::new(),
+        not_stored: Vec::new(),
         next_line: 1,
     };
     let started = Instant::now();
@@ -137,6 +138,8 @@ async fn publish_lines(args: &PubArgs, payloads: Payloads) -> anyhow::Result<Exi
     let _ = writeln!(stderr(), "{published} events published to {} in {seconds:.1} s", args.topic);
     let stopped = match ended {
         Ok(stopped) => stopped,
+        // `head` has read enough.
+        Err(error) if is_broken_pipe(&error) => return Err(error),
         Err(error) => {
             print_error(&one_line(&error));
             print_error(&sender.how_to_continue());
@@ -162,6 +165,8 @@ struct Sender {
     published: u64,
     /// Lines that were sent and have no answer: their events may be stored.
     unanswered: Vec<u64>,
+    /// Lines that were refused for a reason that is not in the line, such as a token that was revoked.
+    not_stored: Vec<u64>,
     /// The first line that was not sent.
     next_line: u64,
 }
@@ -212,38 +217,52 @@ impl Sender {
         self.unanswered.clone_from(&numbers);
         let outcomes = self.publisher.publish_each(&mut records).await;
         self.unanswered.clear();
-        let mut out = BufWriter::new(stdout());
-        let (mut refused, mut lost) = (0, None);
+        let mut stored = Vec::new();
+        let (mut refused, mut lost, mut refusal) = (0, None, None);
         for (line, outcome) in numbers.into_iter().zip(outcomes) {
             match outcome {
-                Ok(published) => {
-                    self.published += 1;
-                    if self.prints_json {
-                        writeln!(out, "{}", json_of(&published)?)?;
-                    }
-                }
+                Ok(published) => stored.push(published),
                 Err(PublishError::Lost(why)) => {
                     self.unanswered.push(line);
                     lost.get_or_insert(why);
                 }
-                Err(error) => {
+                Err(error) if error.is_permanent() => {
                     refused += 1;
                     self.bar.suspend(|| print_error(&format!("line {line}: {error}")));
                 }
+                Err(error) => {
+                    self.not_stored.push(line);
+                    refusal.get_or_insert(error);
+                }
             }
         }
-        out.flush()?;
+        self.published += stored.len() as u64;
         self.bar.set_message("");
         self.bar.set_position(self.published);
-        match lost {
-            Some(why) => bail!("the server did not answer: {why}"),
-            None if refused > 0 => bail!("{} refused", counted_were(refused)),
-            None => Ok(()),
+        if self.prints_json {
+            let mut out = BufWriter::new(stdout());
+            for published in &stored {
+                writeln!(out, "{}", json_of(published)?)?;
+            }
+            out.flush()?;
+        }
+        match (lost, refusal) {
+            (Some(why), _) => bail!("the server did not answer: {why}"),
+            (None, Some(error)) => bail!("{} refused: {error}", line_ranges(&self.not_stored)),
+            (None, None) if refused > 0 => bail!("{} refused", counted_were(refused)),
+            (None, None) => Ok(()),
         }
     }
 
     /// Which lines may be stored, and where to continue.
     fn how_to_continue(&self) -> String {
+        if !self.not_stored.is_empty() {
+            let not_stored = line_ranges(&self.not_stored);
+            return format!(
+                "to continue, publish {not_stored}, and the input from line {} on",
+                self.next_line
+            );
+        }
         match self.unanswered.first() {
             Some(first) => format!(
                 "no answer to {}: their events may be stored; to continue, publish the input from line {first} on, which adds stored \

@@ -31,10 +31,24 @@ const RESERVE_SEGMENTS: usize = 2;
 impl Work {
     /// Prepares a segment if one is missing: recycles a retired file, or fills a new one with zeros.
     pub(crate) fn prepare_segment(&mut self) -> io::Result<Step> {
+        if let Some(segment) = self.queue.take_passed_over() {
+            return self.prepare_again(segment);
+        }
         let spares = self.queue.spares();
-        let are_ready = spares.ready >= self.context.options.prepared_segments && spares.needed_room == 0;
-        let capacity = self.next_capacity(spares.needed_room);
-        if !are_ready && self.prepare_one(capacity, false, false)? == Step::Worked {
+        if spares.needed_room > 0 {
+            let capacity = self.next_capacity(spares.needed_room);
+            match self.make_segment(capacity, false) {
+                Ok(segment) => {
+                    self.add_spare(segment, false, false);
+                    return Ok(Step::Worked);
+                }
+                // Smaller segments may still fit.
+                Err(error) if is_full(&error) => self.queue.refuse_room(spares.needed_room),
+                Err(error) => return Err(error),
+            }
+        }
+        let are_ready = spares.ready >= self.context.options.prepared_segments;
+        if !are_ready && self.prepare_one(self.next_capacity(0), false, false)? == Step::Worked {
             return Ok(Step::Worked);
         }
         // A reserve segment is prepared even if the disk had no room for other segments, because the file of a cleaned
@@ -43,6 +57,26 @@ impl Work {
             self.prepare_one(self.context.options.reserve_bytes, true, are_ready)
         } else {
             Ok(Step::Idle)
+        }
+    }
+
+    /// Makes a segment that was passed over available again, as the last one of the manifest. Recovery expects that segments are
+    /// begun in the order of the manifest.
+    fn prepare_again(&mut self, segment: Arc<Segment>) -> io::Result<Step> {
+        let rows = &mut self.catalog.manifest.segments;
+        if let Some(at) = rows.iter().position(|row| row.id == segment.id) {
+            let row = rows.remove(at);
+            rows.push(row);
+        }
+        match self.write_manifest() {
+            Ok(()) => {
+                self.queue.add_spare(segment, false);
+                Ok(Step::Worked)
+            }
+            Err(error) => {
+                self.queue.pass_over(segment);
+                if is_full(&error) { Ok(Step::Idle) } else { Err(error) }
+            }
         }
     }
 
@@ -57,21 +91,9 @@ impl Work {
 
     /// Prepares one segment. `is_last` is true if publishers need no further segment.
     fn prepare_one(&mut self, capacity: u64, is_reserve: bool, is_last: bool) -> io::Result<Step> {
-        let mut made = self.make_segment(capacity, is_reserve);
-        // If the storage does not recycle files, retired ones can be removed to make room.
-        while made.as_ref().is_err_and(is_full)
-            && !self.context.storage.recycles_segments()
-            && self.retired.free_one(&self.context, &self.catalog)?
-        {
-            made = self.make_segment(capacity, is_reserve);
-        }
-        match made {
+        match self.make_segment(capacity, is_reserve) {
             Ok(segment) => {
-                let was_full = self.queue.add_spare(segment, is_reserve);
-                let is_over = (!is_reserve || is_last) && std::mem::replace(&mut self.is_full, false);
-                if was_full || is_over {
-                    self.context.observer().notice(&Notice::StorageFreed);
-                }
+                self.add_spare(segment, is_reserve, is_last);
                 Ok(Step::Worked)
             }
             Err(error) if is_full(&error) => {
@@ -87,8 +109,29 @@ impl Work {
         }
     }
 
+    fn add_spare(&mut self, segment: Arc<Segment>, is_reserve: bool, is_last: bool) {
+        let was_full = self.queue.add_spare(segment, is_reserve);
+        let is_over = (!is_reserve || is_last) && std::mem::replace(&mut self.is_full, false);
+        if was_full || is_over {
+            self.context.observer().notice(&Notice::StorageFreed);
+        }
+    }
+
+    /// Makes a segment. If the storage does not recycle files, removes retired ones to make room.
+    fn make_segment(&mut self, capacity: u64, is_reserve: bool) -> io::Result<Arc<Segment>> {
+        loop {
+            let made = self.create_segment(capacity, is_reserve);
+            let has_freed = made.as_ref().is_err_and(is_full)
+                && !self.context.storage.recycles_segments()
+                && self.retired.free_one(&self.context, &self.catalog)?;
+            if !has_freed {
+                return made;
+            }
+        }
+    }
+
     /// Creates a durable segment and adds it to the manifest.
-    fn make_segment(&mut self, capacity: u64, reserve: bool) -> io::Result<Arc<Segment>> {
+    fn create_segment(&mut self, capacity: u64, reserve: bool) -> io::Result<Arc<Segment>> {
         let id = self.make_file(capacity, SegmentKind::Log)?;
         self.catalog.manifest.segments.push(SegmentRow { id, sealed: None, reserve });
         if let Err(error) = self.write_manifest() {

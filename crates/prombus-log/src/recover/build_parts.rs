@@ -143,7 +143,9 @@ impl Recovered {
             spares: spares
                 .map(|PreparedSegment { row, segment }| SpareSegment { segment, is_reserve: row.reserve })
                 .collect(),
+            passed_over: Vec::new(),
             needed_room: 0,
+            refused_room: 0,
             is_full: false,
             is_closed: false,
         }

@@ -36,7 +36,7 @@ pub(crate) struct Spares {
     pub(crate) ready: usize,
     /// The number of reserve segments.
     pub(crate) reserves: usize,
-    /// The room that waiting appends need in a segment, if none of those for publishers is large enough; otherwise zero.
+    /// The room that appends need in a segment, if none of those for publishers is large enough; otherwise zero.
     pub(crate) needed_room: u64,
 }
 
@@ -121,6 +121,9 @@ impl AppendQueue {
     pub(crate) fn add_spare(&self, segment: Arc<Segment>, is_reserve: bool) -> bool {
         let mut state = self.state.lock();
         state.spares.push_back(SpareSegment { segment, is_reserve });
+        if !is_reserve {
+            state.refused_room = 0;
+        }
         let was_full = !is_reserve && std::mem::replace(&mut state.is_full, false);
         drop(state);
         self.notify_room();
@@ -132,6 +135,28 @@ impl AppendQueue {
     pub(crate) fn set_full(&self) {
         self.state.lock().is_full = true;
         self.notify_room();
+    }
+
+    /// Records that the disk has no room for a segment with this much room. Appends that need as much are refused until a segment
+    /// is prepared or begun; smaller ones are not.
+    pub(crate) fn refuse_room(&self, room: u64) {
+        let mut state = self.state.lock();
+        state.refused_room = room;
+        if state.needed_room <= room {
+            state.needed_room = 0;
+        }
+        drop(state);
+        self.notify_room();
+    }
+
+    /// Takes a prepared segment that was too small for an append.
+    pub(crate) fn take_passed_over(&self) -> Option<Arc<Segment>> {
+        self.state.lock().passed_over.pop()
+    }
+
+    /// Keeps a segment for the next [`take_passed_over`](Self::take_passed_over).
+    pub(crate) fn pass_over(&self, segment: Arc<Segment>) {
+        self.state.lock().passed_over.push(segment);
     }
 
     pub(crate) fn is_full(&self) -> bool {

@@ -31,8 +31,13 @@ pub(crate) struct AppendState {
     pub(crate) place: AppendPlace,
     /// Prepared segments, in the order of their use.
     pub(crate) spares: VecDeque<SpareSegment>,
-    /// The room that waiting appends need in the next segment, if the prepared ones are too small. Zero if none waits.
+    /// Prepared segments that were too small for an append, which took a later one. Segments are begun in the order of the
+    /// manifest, so maintenance first moves them to its end.
+    pub(crate) passed_over: Vec<Arc<Segment>>,
+    /// The room that appends need in the next segment, if the prepared ones are too small. Zero if they are large enough.
     pub(crate) needed_room: u64,
+    /// The disk had no room for a segment with this much room. Zero if that is not known.
+    pub(crate) refused_room: u64,
     /// Whether the disk had no room for another segment.
     pub(crate) is_full: bool,
     /// Whether the log is closed. Then appends are refused.
@@ -110,16 +115,29 @@ impl AppendState {
             // A reserve segment is used only if the disk has no room for another segment.
             self.is_full.then(|| self.spares.iter().position(reserve)).flatten()
         });
-        match at.and_then(|at| self.spares.remove(at)) {
-            Some(spare) => {
+        match at.and_then(|at| self.spares.remove(at).map(|spare| (at, spare))) {
+            Some((at, spare)) => {
+                if !spare.is_reserve {
+                    self.pass_over(at);
+                }
                 self.roll(&spare);
                 Room::Ready
             }
             None => {
+                // If the disk has room for a larger segment, maintenance prepares one.
                 self.needed_room = self.needed_room.max(with_commit);
-                if self.is_full { Room::Full } else { Room::Wait }
+                let is_refused = self.refused_room > 0 && with_commit >= self.refused_room;
+                if self.is_full || is_refused { Room::Full } else { Room::Wait }
             }
         }
+    }
+
+    /// Removes the segments for publishers among the first `count` spares.
+    fn pass_over(&mut self, count: usize) {
+        let first: Vec<SpareSegment> = self.spares.drain(..count).collect();
+        let (reserves, small): (Vec<_>, Vec<_>) = first.into_iter().partition(|spare| spare.is_reserve);
+        reserves.into_iter().rev().for_each(|spare| self.spares.push_front(spare));
+        self.passed_over.extend(small.into_iter().map(|spare| spare.segment));
     }
 
     /// Makes the pending batch start a new segment.
@@ -127,11 +145,12 @@ impl AppendState {
         match self.pending.roll_to(Arc::clone(&spare.segment)) {
             None => self.recent_ids.roll(self.place.segment),
             // A previous append rolled to this segment and then added nothing, so the segment is still unused.
-            Some(segment) => {
+            Some(segment) if self.place.is_reserve || spare.is_reserve => {
                 self.spares.push_front(SpareSegment { segment, is_reserve: self.place.is_reserve });
             }
+            Some(segment) => self.passed_over.push(segment),
         }
-        self.needed_room = 0;
+        (self.needed_room, self.refused_room) = (0, 0);
         self.place = AppendPlace {
             segment: spare.segment.id.number,
             salt: spare.segment.id.salt,

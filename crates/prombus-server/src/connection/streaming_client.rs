@@ -50,9 +50,11 @@ impl StreamingClient {
                 }
             };
             tokio::select! {
-                withdrawn = ends => return withdrawn,
+                // First: the next request may have begun at the same time.
+                biased;
                 // The sender is `self`, so no error is possible.
                 _ = owners.changed() => {}
+                withdrawn = ends => return withdrawn,
             }
         }
     }

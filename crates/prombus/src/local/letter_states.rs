@@ -63,10 +63,11 @@ impl LetterStates {
         })
     }
 
-    /// The seq of a letter, if it is closed.
+    /// The seq of a letter, if it is closed or was removed by retention.
     pub(super) async fn closed_seq(&self, topic: &Topic, letter: Uuid) -> Result<Option<u64>, ReadError> {
         let Some(id) = self.registry.topic_id(topic) else { return Ok(None) };
-        if !self.closed.lock().contains_key(&id) {
+        let retained_from = self.engine.retained_from(id);
+        if retained_from <= 1 && !self.closed.lock().contains_key(&id) {
             return Ok(None);
         }
         let seq = match self.engine.find(id, event_id_of(letter)).await {
@@ -74,7 +75,8 @@ impl LetterStates {
             found => found?,
         };
         let closed = self.closed.lock();
-        Ok(seq.filter(|&seq| closed.get(&id).is_some_and(|letters| letters.closing(seq).is_some())))
+        let is_closed = |seq| closed.get(&id).is_some_and(|letters| letters.closing(seq).is_some());
+        Ok(seq.filter(|&seq| seq < retained_from || is_closed(seq)))
     }
 
     /// The number of open letters of each of these topics that is a dead-letter topic.

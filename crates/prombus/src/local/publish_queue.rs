@@ -126,6 +126,9 @@ impl PublishQueue {
 
     fn append(&self, batch: &PublishBatch) -> Result<AppendedEvents, Refused> {
         let is_addressed = batch.has_addressees();
+        if is_addressed {
+            self.check_addressees(batch)?;
+        }
         let mut events: Vec<NewEvent<'_>> = Vec::with_capacity(batch.len());
         let mut outcomes = Vec::with_capacity(batch.len());
         let mut tries = 0;
@@ -134,10 +137,6 @@ impl PublishQueue {
                 self.registry.ensure_topics(batch)?;
             }
             let appended = if is_addressed {
-                let _deferred = DeferredWakes::enter();
-                // While this lock is held, the groups cannot be deleted.
-                let _creation = self.registry.creation();
-                self.check_addressees(batch)?;
                 self.append_addressed(&events, &mut outcomes)
             } else {
                 self.append_with_records(&events, &mut outcomes)
@@ -153,15 +152,22 @@ impl PublishQueue {
     /// Refuses a batch with an event that is addressed to a group that does not exist or does not read the event's topic: no group
     /// would receive the event.
     fn check_addressees(&self, batch: &PublishBatch) -> Result<(), Refused> {
+        let mut last = None;
         for (topic, addressee) in batch.addressed_events() {
-            let (subscription, group) = (addressee.subscription.clone(), addressee.group.clone());
-            let Ok(cell) = self.registry.find_group(&subscription, &group) else {
-                return Err(Refused::Failed(PublishError::UnknownGroup { subscription, group }));
-            };
-            if !cell.reads(topic) {
-                let topic = topic.to_string();
-                return Err(Refused::Failed(PublishError::NotRead { subscription, group, topic }));
+            // A redrive publishes many events to one group.
+            if last == Some((topic, addressee)) {
+                continue;
             }
+            last = Some((topic, addressee));
+            let found = self.registry.find_group(&addressee.subscription, &addressee.group);
+            if found.as_ref().is_ok_and(|cell| cell.reads(topic)) {
+                continue;
+            }
+            let (subscription, group) = (addressee.subscription.clone(), addressee.group.clone());
+            return Err(Refused::Failed(match found {
+                Ok(_) => PublishError::NotRead { subscription, group, topic: topic.to_string() },
+                Err(_) => PublishError::UnknownGroup { subscription, group },
+            }));
         }
         Ok(())
     }
@@ -176,8 +182,8 @@ impl PublishQueue {
     ) -> Result<Appended, StoreError> {
         let records = [StateRecord::Requires { feature: ADDRESSEE_FEATURE.to_owned() }];
         let batch = AppendBatch { events, records: &records, use_reserve: false };
-        self.runtime.has_addressees.store(true, Ordering::Relaxed);
         let appended = self.engine.append(&batch, outcomes)?;
+        self.runtime.has_addressees.store(true, Ordering::Relaxed);
         self.runtime.records.appended(appended.commit);
         Ok(appended)
     }

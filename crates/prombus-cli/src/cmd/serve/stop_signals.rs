@@ -62,9 +62,9 @@ async fn received(signal: &mut Option<Signal>) {
     }
 }
 
-/// Whether the process was started with SIGHUP ignored. Only Linux says so.
+/// Whether the process was started with SIGHUP ignored, or this is not known: only Linux says so.
 fn ignores_hang_up() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return true };
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     // Bit 0 is signal 1, SIGHUP.
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)

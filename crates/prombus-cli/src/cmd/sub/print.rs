@@ -12,7 +12,7 @@ use prombus_client::{ClientError, Delivery, Settled, Subscription};
 use std::time::Duration;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until};
 
 /// How many deliveries wait for the thread.
 const QUEUED_MAX: usize = 16;
@@ -65,8 +65,7 @@ pub async fn run(
     } {
         report(&stderr, acked);
     }
-    stderr.flush().await;
-    leave(subscription, signals).await;
+    leave(subscription, &stderr, signals).await;
     ended
 }
 
@@ -80,7 +79,7 @@ async fn next(
     Some(subscription.next().await?.map(|delivery| place.send(delivery)))
 }
 
-/// Acks the events that the printer still prints. After a signal, a printer that is blocked is not waited for.
+/// Acks the events that the printer still prints. After a signal, the printer has little time, and none after a second signal.
 async fn finish(
     stop: Option<Stop>,
     mut printed: Receiver<Printed>,
@@ -88,16 +87,19 @@ async fn finish(
     signals: &mut Signals,
 ) -> anyhow::Result<Option<Stop>> {
     let mut stop = stop;
+    let mut deadline = Instant::now() + PRINT_TIME;
     loop {
-        let next = match stop {
-            Some(_) => timeout(PRINT_TIME, printed.recv()).await.unwrap_or(None),
-            None => tokio::select! {
-                next = printed.recv() => next,
-                signal = signals.next() => {
-                    stop = Some(signal);
-                    continue;
+        let next = tokio::select! {
+            biased;
+            signal = signals.next() => {
+                deadline = Instant::now() + PRINT_TIME;
+                match stop.replace(signal) {
+                    Some(_) => return Ok(stop),
+                    None => continue,
                 }
-            },
+            }
+            next = printed.recv() => next,
+            () = sleep_until(deadline), if stop.is_some() => return Ok(stop),
         };
         match next {
             Some(Ok(delivery)) => drop(acks.spawn(delivery.ack())),

@@ -56,7 +56,7 @@ pub async fn run(
     stderr.flush().await;
     let Worker { subscription, stop, failure, is_refused, .. } = worker;
     if !is_refused {
-        leave(subscription, signals).await;
+        leave(subscription, &stderr, signals).await;
     }
     failure.map_or(Ok(stop), Err)
 }

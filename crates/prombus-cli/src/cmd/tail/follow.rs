@@ -34,7 +34,7 @@ pub async fn run(
     }
     let newest = newest::print(args, client, &after, lines, printer).await?;
     printer.flush()?;
-    print_new(args, stream, Printed::between(&before, newest.last_seqs), printer).await
+    print_new(args, stream, Printed::between(&before, newest.printed_seqs), printer).await
 }
 
 async fn print_new(
@@ -68,22 +68,23 @@ async fn topics(client: &Client, pattern: &Pattern) -> anyhow::Result<Vec<TopicV
 struct Printed(HashMap<String, RangeInclusive<u64>>);
 
 impl Printed {
-    fn between(before: &[TopicView], read: HashMap<String, u64>) -> Self {
+    /// `printed`: the first and the last seq of each topic.
+    fn between(before: &[TopicView], printed: HashMap<String, (u64, u64)>) -> Self {
         let before: HashMap<&str, u64> =
             before.iter().map(|topic| (topic.topic.as_str(), topic.last_seq)).collect();
-        let ranges = read.into_iter().map(|(topic, last_seq)| {
-            let first = before.get(topic.as_str()).map_or(1, |last_seq| last_seq + 1);
-            (topic, first..=last_seq)
+        let ranges = printed.into_iter().map(|(topic, (first_seq, last_seq))| {
+            let first_new = before.get(topic.as_str()).map_or(1, |last_seq| last_seq + 1);
+            (topic, first_seq.max(first_new)..=last_seq)
         });
         Self(ranges.filter(|(_, seqs)| !seqs.is_empty()).collect())
     }
 
-    /// Whether the event was printed. Each topic is forgotten with its first event that was not: a topic that is deleted and created
-    /// again has the same seqs a second time.
+    /// Whether the event was printed. Each topic is forgotten with its first later event: a topic that is deleted and created again
+    /// has the same seqs a second time.
     fn contains(&mut self, event: &EventRecord) -> bool {
         let Some(seqs) = self.0.get(event.topic.as_str()) else { return false };
         let is_printed = seqs.contains(&event.seq);
-        if !is_printed {
+        if event.seq > *seqs.end() {
             self.0.remove(event.topic.as_str());
         }
         is_printed
@@ -104,10 +105,12 @@ mod tests {
     }
 
     #[test]
-    fn only_events_that_were_read_after_the_first_list_are_skipped() {
+    fn only_printed_events_that_are_later_than_the_first_list_are_skipped() {
         let mut printed = Printed::between(
             &list(&[("quiet", 5), ("busy", 7)]),
-            [("quiet", 5), ("busy", 9), ("new", 2)].map(|(topic, seq)| (topic.to_owned(), seq)).into(),
+            [("quiet", (1, 5)), ("busy", (3, 9)), ("new", (1, 2)), ("cut", (4, 5))]
+                .map(|(topic, seqs)| (topic.to_owned(), seqs))
+                .into(),
         );
         let mut contains = |topic: &str, seq: u64| {
             let json = format!(
@@ -119,5 +122,6 @@ mod tests {
         assert!(contains("busy", 8) && contains("busy", 9) && contains("new", 1) && contains("new", 2));
         assert!(!contains("busy", 10), "a new event");
         assert!(!contains("busy", 8), "of a topic that was created again");
+        assert!(!contains("cut", 3) && contains("cut", 4), "only the newest of all topics were printed");
     }
 }

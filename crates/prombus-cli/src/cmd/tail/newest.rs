@@ -32,8 +32,8 @@ struct Placed {
 pub struct Newest {
     /// The number of printed events.
     pub count: u64,
-    /// The seq of the newest event that was read of each topic; topics without events are missing.
-    pub last_seqs: HashMap<String, u64>,
+    /// The first and the last seq that were printed of each topic; topics without printed events are missing.
+    pub printed_seqs: HashMap<String, (u64, u64)>,
 }
 
 /// Prints the newest `lines` events of the topics. The newest events of a topic are those at the time at which the server reads the topic,
@@ -60,11 +60,7 @@ pub async fn print(
             readers.spawn(newest_of(client.clone(), topic.topic.clone(), topic.last_seq, wanted.clone()));
         }
         let Some(events) = readers.join_next().await else { break };
-        let events = events??;
-        if let Some(Placed { found, .. }) = events.last() {
-            read.last_seqs.insert(found.event.topic.to_string(), found.event.seq);
-        }
-        newest.extend(events);
+        newest.extend(events??);
         newest.sort_by(|one, other| one.place().cmp(&other.place()));
         let surplus = newest.len().saturating_sub(usize::try_from(lines).unwrap_or(usize::MAX));
         newest.drain(..surplus);
@@ -72,6 +68,8 @@ pub async fn print(
     newest.iter().for_each(|it| printer.fit_topic(it.found.event.topic.as_str()));
     for Placed { found, .. } in &newest {
         printer.print(&found.event, &found.json, 1)?;
+        let (topic, seq) = (found.event.topic.to_string(), found.event.seq);
+        read.printed_seqs.entry(topic).or_insert((seq, seq)).1 = seq;
     }
     read.count = newest.len() as u64;
     Ok(read)

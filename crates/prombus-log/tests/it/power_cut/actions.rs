@@ -104,7 +104,16 @@ impl History {
         let use_reserve = self.random.one_in(4);
         let append = Append { events: &new_events, states: &new_states, use_reserve };
         let failed_before = self.disk.failed_reads();
-        let ticket = match log.try_append(&append, &mut outcomes) {
+        let mut appended = log.try_append(&append, &mut outcomes);
+        if matches!(appended, Err(AppendError::QueueFull)) && self.random.one_in(2) {
+            // A large append may need a segment that maintenance prepares for it.
+            log.step_commit();
+            for _ in 0..4 {
+                log.step_housekeeping();
+            }
+            appended = log.try_append(&append, &mut outcomes);
+        }
+        let ticket = match appended {
             Ok(ticket) => ticket,
             // If an id cannot be looked up, the append is refused: the id must not count as new.
             Err(AppendError::Lookup(_)) if self.disk.failed_reads() > failed_before => {
@@ -181,7 +190,12 @@ impl History {
 
     pub(super) fn make_event(&mut self, topic: &'static str) -> (Expected, bool) {
         let random = &mut self.random;
-        let length = if random.one_in(12) { random.below(2500) } else { random.below(120) };
+        let length = match random.below(24) {
+            // Larger than the room in the first segment, and sometimes than that in the next one.
+            0 => random.below(30_000),
+            1 => random.below(2500),
+            _ => random.below(120),
+        };
         let mut body = format!("event {} ", self.next_number).into_bytes();
         self.next_number += 1;
         // Bytes that look like frames.

@@ -10,7 +10,7 @@ impl History {
         let clock = HandClock::at(1_700_000_000_000);
         let listener = Listener::new();
         let options = Options {
-            segment_bytes: 1024 * random.between(8, 24),
+            segment_bytes: 1024 * random.between(8, 40),
             first_segment_bytes: 8 * 1024,
             reserve_bytes: 8 * 1024,
             prepared_segments: random.between(1, 2) as usize,

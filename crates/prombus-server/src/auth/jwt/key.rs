@@ -167,11 +167,22 @@ fn from_jwk(entry: &Value) -> Result<Key, String> {
     Ok(Key { algorithm, kid: jwk.common.key_id, decoding, print })
 }
 
+/// Decodes base64url. Some programs add padding.
+fn decoded(text: &str) -> Option<Vec<u8>> {
+    URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).ok()
+}
+
+/// A number without leading zero bytes, which some programs add.
+fn without_zeros(number: Vec<u8>) -> Vec<u8> {
+    let zeros = number.iter().take_while(|&&byte| byte == 0).count();
+    number[zeros..].to_vec()
+}
+
 fn jwk_parts(parameters: &AlgorithmParameters) -> Result<(Algorithm, DecodingKey, KeyPrint), String> {
-    let bytes = |text: &str| URL_SAFE_NO_PAD.decode(text).map_err(|_| "not base64url".to_owned());
+    let bytes = |text: &str| decoded(text).ok_or_else(|| "not base64url".to_owned());
     match parameters {
         AlgorithmParameters::RSA(parameters) => {
-            let (n, e) = (bytes(&parameters.n)?, bytes(&parameters.e)?);
+            let (n, e) = (without_zeros(bytes(&parameters.n)?), without_zeros(bytes(&parameters.e)?));
             let components = rsa::PublicKeyComponents { n: n.as_slice(), e: e.as_slice() };
             let parsed: rsa::PublicEncryptingKey =
                 components.try_into().map_err(|_| "not a valid RSA key")?;

@@ -68,7 +68,7 @@ impl Groups {
         for ((&topic, usage), last_seq) in topics.iter().zip(usage).zip(last_seqs) {
             let Some(first_seq) = self.engine.first_seq(topic).await? else { continue };
             let seq_count = (last_seq + 1).saturating_sub(first_seq);
-            let later = self.engine.last_seq(topic) - last_seq;
+            let later = self.engine.last_seq(topic).saturating_sub(last_seq);
             // More events than seqs: some are below the first seq, and may hide that others are missing.
             if !(seq_count..=seq_count + later).contains(&usage.unwrap_or_default().events) {
                 return Ok(false);

@@ -32,17 +32,17 @@ pub(in crate::local) fn settle(
             let may_extend = || groups.check_leasing().map_err(|reason| refused = Some(reason)).is_ok();
             let outcome = apply(core, sender, position, verdict, may_extend, now);
             has_room |= outcome == SettleOutcome::Counted;
+            if sender == Sender::LastHolder && outcome == SettleOutcome::Counted {
+                // The holder may have pulled the event and not handed it out yet: it must check its lease again.
+                cell.raise_epoch();
+            }
             outcomes.push(outcome);
         }
     });
     if has_room {
         let holder = match sender {
             Sender::Member(member) => Some(member),
-            Sender::LastHolder => {
-                // The holder may have pulled the event and not handed it out yet: it must check its lease again.
-                cell.raise_epoch();
-                None
-            }
+            Sender::LastHolder => None,
         };
         cell.waiters.wake_windows(holder);
     }

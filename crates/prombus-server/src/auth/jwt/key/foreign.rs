@@ -1,5 +1,6 @@
 //! Which keys of a JWKS file are not meant for this server. Identity providers publish keys for all their clients in one file.
 
+use super::{RSA_BYTES, decoded, without_zeros};
 use serde_json::Value;
 
 /// Why a key is not meant for verifying tokens with a supported algorithm; `None` if it is, or if this cannot be told because the
@@ -25,6 +26,11 @@ pub(super) fn reason(key: &Value) -> Option<&'static str> {
     }
     if text("alg").is_some_and(|wanted| wanted != algorithm) {
         return Some("unsupported algorithm for this type of key; supported: RS256, ES256, EdDSA, HS256");
+    }
+    // A set may still contain an old key that is too short.
+    let modulus = text("n").and_then(decoded).map(without_zeros);
+    if algorithm == "RS256" && modulus.is_some_and(|modulus| !RSA_BYTES.contains(&modulus.len())) {
+        return Some("unsupported size of an RSA key; supported: 2048 to 8192 bits");
     }
     None
 }
