@@ -56,6 +56,16 @@ fn keys_of_a_set_that_are_for_something_else_are_skipped() {
 }
 
 #[test]
+fn an_rsa_key_of_another_size_is_skipped_and_leading_zeros_and_padding_are_accepted() {
+    let short = json!({"kty": "RSA", "n": part([0xff; 128]), "e": "AQAB"});
+    let mut padded = rsa_jwk("a");
+    let number = URL_SAFE_NO_PAD.decode(padded["n"].as_str().unwrap()).unwrap();
+    padded["n"] = json!(format!("{}==", part([&[0], number.as_slice()].concat())));
+    let set = json!({"keys": [short, padded]}).to_string();
+    assert_eq!(with_jwks(&set).unwrap().prints(), with_pem(&rsa_pem()).unwrap().prints());
+}
+
+#[test]
 fn a_set_with_a_usable_key_that_cannot_be_read_is_refused() {
     for key in [
         json!({"kty": "oct", "k": part("short")}),
@@ -64,7 +74,7 @@ fn a_set_with_a_usable_key_that_cannot_be_read_is_refused() {
         ed_jwk_with("kid", json!(7)),
         json!({"kty": "OKP", "x": part(ED.public_key())}),
         json!({"kty": "EC", "crv": "P-256", "x": part([1; 32]), "y": part([1; 32])}),
-        json!({"kty": "RSA", "n": part([0xff; 128]), "e": "AQAB"}),
+        json!({"kty": "RSA", "n": part([0xff; 256]), "e": "AA"}),
         json!({"kty": "RSA", "e": "AQAB"}),
         json!({"k": part(SECRET)}),
         json!("key"),
