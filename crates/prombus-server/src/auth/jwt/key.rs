@@ -1,6 +1,7 @@
 //! Loads the keys that verify tokens. No error and no log line contains a key.
 
 mod foreign;
+mod jwk_bytes;
 mod print;
 
 pub(super) use print::KeyPrint;
@@ -9,20 +10,16 @@ use super::options::JwtKey;
 use crate::auth::error::AuthSetupError;
 use aws_lc_rs::rsa;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ED25519, ParsedPublicKey};
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk};
 use jsonwebtoken::{Algorithm, DecodingKey};
+use jwk_bytes::{RSA_BYTES, decoded, without_zeros};
 use serde_json::Value;
 use std::fmt;
-use std::ops::RangeInclusive;
 use std::path::Path;
 use tokio_rustls::rustls::pki_types::pem::{PemObject, SectionKind};
 
 /// The size of the HS256 hash: a shorter secret is easier to guess than the hash.
 const MIN_SECRET_BYTES: usize = 32;
-/// The allowed sizes of an RSA modulus.
-const RSA_BYTES: RangeInclusive<usize> = 256..=1_024;
 
 /// A key and its algorithm.
 pub(super) struct Key {
@@ -165,17 +162,6 @@ fn from_jwk(entry: &Value) -> Result<Key, String> {
     let jwk: Jwk = serde_json::from_value(entry.clone()).map_err(|_| "not a JSON Web Key")?;
     let (algorithm, decoding, print) = jwk_parts(&jwk.algorithm)?;
     Ok(Key { algorithm, kid: jwk.common.key_id, decoding, print })
-}
-
-/// Decodes base64url. Some programs add padding.
-fn decoded(text: &str) -> Option<Vec<u8>> {
-    URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).ok()
-}
-
-/// A number without leading zero bytes, which some programs add.
-fn without_zeros(number: Vec<u8>) -> Vec<u8> {
-    let zeros = number.iter().take_while(|&&byte| byte == 0).count();
-    number[zeros..].to_vec()
 }
 
 fn jwk_parts(parameters: &AlgorithmParameters) -> Result<(Algorithm, DecodingKey, KeyPrint), String> {

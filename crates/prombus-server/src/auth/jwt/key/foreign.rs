@@ -1,6 +1,6 @@
 //! Which keys of a JWKS file are not meant for this server. Identity providers publish keys for all their clients in one file.
 
-use super::{RSA_BYTES, decoded, without_zeros};
+use super::jwk_bytes::{RSA_BYTES, decoded, without_zeros};
 use serde_json::Value;
 
 /// Why a key is not meant for verifying tokens with a supported algorithm; `None` if it is, or if this cannot be told because the
