@@ -47,8 +47,11 @@ pub fn read(folder: &Path, messages: usize) -> Result<usize, Failure> {
 }
 
 fn open(folder: &Path) -> Result<Log, Failure> {
-    let log =
-        Log::open(folder, Options { threads: false, tail_bytes: SMALL_TAIL_BYTES, ..Options::default() })?;
+    let options = Options::default();
+    // Nothing prepares segments during a load, so all of it goes into the first one.
+    let first_segment_bytes = options.segment_bytes;
+    let options = Options { threads: false, tail_bytes: SMALL_TAIL_BYTES, first_segment_bytes, ..options };
+    let log = Log::open(folder, options)?;
     while log.step_housekeeping() == Step::Worked {}
     Ok(log)
 }

@@ -108,7 +108,9 @@ struct Server {
 impl Server {
     fn open(folder: &Path, tail_bytes: usize, connections: usize) -> Result<Self, Failure> {
         let clock = ManualClock::new(1_700_000_000_000);
-        let log = Options { threads: false, tail_bytes, ..Options::default() };
+        // Nothing prepares segments during a load, so all of it goes into the first one.
+        let first_segment_bytes = Options::default().segment_bytes;
+        let log = Options { threads: false, tail_bytes, first_segment_bytes, ..Options::default() };
         let store = LogEngine::open(folder, LogEngineOptions { log }, Arc::new(clock.clone()))?;
         while store.log().step_housekeeping() == Step::Worked {}
         let store = Arc::new(store);
