@@ -64,6 +64,9 @@ const HEADER: Parameter = query(
     "Only events with this header, in the form name:value. May be repeated for several headers.",
 );
 
+/// The pattern describes what clients should send. The server accepts any JSON object with these fields.
+const ADDRESSEE: &str = r#"{"type":"string","pattern":"^\\{\"subscription\": ?\"([A-Za-z0-9_-]{1,20}|\\*)(\\.([A-Za-z0-9_-]{1,20}|\\*)){0,4}\", ?\"group\": ?\"[A-Za-z0-9_-]{1,40}\"\\}$"}"#;
+
 pub(super) const PUBLISH: &[Parameter] = &[
     query("key", KEY_TEXT, "The key of the events."),
     query("ts", TS, "The time of the events; the server's time if absent."),
@@ -73,7 +76,7 @@ pub(super) const PUBLISH: &[Parameter] = &[
     query("caused_by", IDS, "Id of an event that caused this one. May be repeated."),
     query(
         "addressee",
-        r#"{"type":"string"}"#,
+        ADDRESSEE,
         "The only group that receives the events, as JSON: {\"subscription\": …, \"group\": …}. Needs the scope admin.",
     ),
     query("envelope", OFF, "1: each event is a whole record, not only a payload."),

@@ -9,7 +9,7 @@ use super::request_body::{BodyReader, HeldBytes};
 use super::{ApiError, envelope, event_headers, idempotency_header};
 use axum::http::{HeaderMap, header};
 use prombus::{PublishBatch, Published};
-use prombus_protocol::{ErrorCode, PublishOptions, Topic, Uuid};
+use prombus_protocol::{Addressee, ErrorCode, PublishOptions, Topic, Uuid};
 use serde::Serialize;
 
 /// Maximum memory for the events of one request; one commit holds about as much.
@@ -153,6 +153,13 @@ impl Intake {
     }
 }
 
+fn addressee_of(json: &str) -> Result<Addressee, ApiError> {
+    let options = PublishOptions::from_json(&format!("{{\"addressee\":{json}}}"))?;
+    options
+        .addressee
+        .ok_or_else(|| ApiError::bad_request("addressee: expected {\"subscription\": …, \"group\": …}"))
+}
+
 /// The publish options in the query and the headers.
 fn options_of(call: &Call) -> Result<PublishOptions, ApiError> {
     let query = &call.query;
@@ -165,7 +172,7 @@ fn options_of(call: &Call) -> Result<PublishOptions, ApiError> {
         caused_by: query.uuids("caused_by")?,
         sid: query.uuid("sid")?,
         addressee: match query.one("addressee")? {
-            Some(json) => PublishOptions::from_json(&format!("{{\"addressee\":{json}}}"))?.addressee,
+            Some(json) => Some(addressee_of(json)?),
             None => None,
         },
     };

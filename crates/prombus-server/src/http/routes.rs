@@ -123,7 +123,7 @@ pub(super) static ROUTES: &[Route] = &[
         answers: &[json(
             r##"{"oneOf":[{"$ref":"#/components/schemas/Published"},{"$ref":"#/components/schemas/PublishedMany"}]}"##,
         )],
-        errors: &[409, 429, 500, 503, 507],
+        errors: &[404, 409, 429, 500, 503, 507],
         ..ROUTE
     },
     Route {
