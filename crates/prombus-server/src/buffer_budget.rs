@@ -36,8 +36,13 @@ impl Budget {
         share.bytes = bytes;
     }
 
-    /// Whether the budget is not used up. The last share that grew may exceed the limit.
+    /// How many bytes are left. Shares that grow at the same time, in other threads, may each use them, and then exceed the limit.
+    pub(crate) fn room_bytes(&self) -> usize {
+        self.limit_bytes.saturating_sub(self.used_bytes())
+    }
+
+    /// Whether the budget is not used up.
     pub(crate) fn has_room(&self) -> bool {
-        self.used_bytes() < self.limit_bytes
+        self.room_bytes() > 0
     }
 }

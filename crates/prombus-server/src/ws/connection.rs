@@ -151,9 +151,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         if !conversation.may_read(receive.byte_count()) {
             return Poll::Pending;
         }
-        let has_room = conversation.gateway.budget.has_room();
+        let room_bytes = conversation.gateway.budget.room_bytes();
         let handle = |decoder: &mut _, bytes: &mut _| conversation.handle_frames(decoder, bytes);
-        let count = ready!(receive.poll_read(socket, context, has_room, handle))?;
+        let count = ready!(receive.poll_read(socket, context, room_bytes, handle))?;
         conversation.received(count);
         // A large incomplete frame counts at once, so that other connections do not exceed the budget meanwhile.
         if self.receive.capacity() > OWN_READ_BYTES {

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 const READ_BYTES: usize = 256 * 1024;
 /// When an incomplete frame is larger than this, its rest is read directly into the connection's own memory.
 pub(super) const OWN_READ_BYTES: usize = 16 * 1024;
-/// Maximum size of a read while the buffer budget of all connections is used up.
+/// How much a read may return when the buffer budget of all connections has less room than that.
 pub(super) const LITTLE_READ_BYTES: usize = 4 * 1024;
 
 thread_local! {
@@ -64,23 +64,27 @@ impl ReceiveBuffer {
     }
 
     /// Reads once, then handles the buffered bytes. Returns how many bytes were read; 0 at the end of the stream.
+    ///
+    /// `room_bytes`: how many bytes the buffer budget has left. Each byte may have to be kept, so a read returns at most that many,
+    /// but always up to `LITTLE_READ_BYTES`.
     pub(super) fn poll_read<S: AsyncRead + Unpin>(
         &mut self,
         socket: &mut S,
         context: &mut Context<'_>,
-        has_room: bool,
+        room_bytes: usize,
         handle: impl FnOnce(&mut FrameDecoder, &mut [u8]) -> usize,
     ) -> Poll<io::Result<usize>> {
+        let most_bytes = room_bytes.clamp(LITTLE_READ_BYTES, READ_BYTES);
         if self.unhandled.len() > OWN_READ_BYTES {
-            let count = ready!(self.poll_read_own(socket, context))?;
+            let count = ready!(self.poll_read_own(socket, context, most_bytes))?;
             self.handle(handle);
             return Poll::Ready(Ok(count));
         }
         SCRATCH.with_borrow_mut(|scratch| {
             let filled = self.unhandled.len();
             scratch[..filled].copy_from_slice(&self.unhandled);
-            let most = if has_room { scratch.len() } else { filled + LITTLE_READ_BYTES };
-            let mut buffer = ReadBuf::new(&mut scratch[..most]);
+            let end = (filled + most_bytes).min(scratch.len());
+            let mut buffer = ReadBuf::new(&mut scratch[..end]);
             buffer.set_filled(filled);
             ready!(Pin::new(socket).poll_read(context, &mut buffer))?;
             let now_filled = buffer.filled().len();
@@ -101,12 +105,13 @@ impl ReceiveBuffer {
         &mut self,
         socket: &mut S,
         context: &mut Context<'_>,
+        most_bytes: usize,
     ) -> Poll<io::Result<usize>> {
         let filled = self.unhandled.len();
         let frame_bytes = self.decoder.frame_bytes(&self.unhandled).unwrap_or(0);
-        let length = frame_bytes.clamp(filled + LITTLE_READ_BYTES, filled + READ_BYTES);
+        let length = frame_bytes.clamp(filled + LITTLE_READ_BYTES, filled + most_bytes);
         // A vector would double its capacity, which may be far more than the frame needs and counts against the buffer budget.
-        let capacity = length.max((filled + filled / 2).min(frame_bytes));
+        let capacity = length.max((filled + (filled / 2).min(most_bytes)).min(frame_bytes));
         self.unhandled.reserve_exact(capacity - filled);
         self.unhandled.resize(length, 0);
         let mut buffer = ReadBuf::new(&mut self.unhandled);
