@@ -135,7 +135,8 @@ async fn publish_lines(args: &PubArgs, payloads: Payloads) -> anyhow::Result<Exi
     sender.bar.finish_and_clear();
     let (published, seconds) = (sender.published, started.elapsed().as_secs_f64());
     // A closed stderr leaves nowhere to report to.
-    let _ = writeln!(stderr(), "{published} events published to {} in {seconds:.1} s", args.topic);
+    let _ =
+        writeln!(stderr(), "{} published to {} in {seconds:.1} s", counted(published, "event"), args.topic);
     let stopped = match ended {
         Ok(stopped) => stopped,
         // `head` has read enough.

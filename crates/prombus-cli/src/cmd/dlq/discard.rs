@@ -1,9 +1,9 @@
 //! `prombus dlq discard`: marks dead letters as discarded.
 
-use super::letters::{DlqEvent, LetterState, Letters, close, counted, is_selected, selects_all};
+use super::letters::{DlqEvent, LetterState, Letters, close, is_selected, selects_all};
 use crate::args::DiscardArgs;
 use crate::cmd::server_client;
-use crate::messages::print_error;
+use crate::messages::{counted, print_error};
 use prombus_client::Uuid;
 use serde_json::json;
 use std::collections::BTreeSet;

@@ -136,12 +136,6 @@ impl Letters {
     }
 }
 
-/// A count and a noun: "1 event", "2 events".
-pub fn counted(count: u64, noun: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {noun}{plural}")
-}
-
 /// Whether the selection selects every event of the topic.
 pub fn selects_all(selection: &LetterSelection) -> bool {
     let LetterSelection { group, filters, error_contains } = selection;

@@ -1,11 +1,11 @@
 //! `prombus dlq redrive`: publishes dead-lettered events again.
 
-use super::letters::{DlqEvent, Letter, LetterState, Letters, counted, is_selected};
+use super::letters::{DlqEvent, Letter, LetterState, Letters, is_selected};
 use super::redriver::Redriver;
 use crate::args::RedriveArgs;
 use crate::cmd::style::escape_controls;
 use crate::cmd::{progress, replay, server_client};
-use crate::messages::{one_line, print_error};
+use crate::messages::{counted, one_line, print_error};
 use prombus_client::{Addressee, Client, EventRecord, Record, Uuid};
 use serde::Serialize;
 use serde_json::json;

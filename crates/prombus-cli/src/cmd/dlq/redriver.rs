@@ -1,9 +1,9 @@
 //! Publishes the events of dead letters in chunks and marks the letters as redriven, after the events are on the server's disk. After
 //! a crash in between, the letter is still open; the next redrive finds that its event is a duplicate and marks it.
 
-use super::letters::{LetterState, close, counted};
+use super::letters::{LetterState, close};
 use crate::cmd::rate_limiter::RateLimiter;
-use crate::messages::print_error;
+use crate::messages::{counted, print_error};
 use anyhow::anyhow;
 use indicatif::ProgressBar;
 use prombus_client::{Client, ClientError, ErrorCode, PublishError, Publisher, Record, Setback, Uuid};

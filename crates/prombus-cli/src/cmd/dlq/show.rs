@@ -1,10 +1,11 @@
 //! `prombus dlq show`.
 
-use super::letters::{DlqEvent, Letter, LetterState, Letters, counted};
+use super::letters::{DlqEvent, Letter, LetterState, Letters};
 use crate::args::DlqShowArgs;
 use crate::cmd::server_client;
 use crate::cmd::style::{escape_controls, escape_lines, put_line};
 use crate::cmd::table::shortened;
+use crate::messages::counted;
 use crate::time;
 use std::collections::VecDeque;
 use std::io::{Write, stdout};

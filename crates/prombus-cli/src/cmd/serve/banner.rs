@@ -1,6 +1,7 @@
 //! The text that a server prints when it is ready: where its data is, where it listens, who has access, and a command to try.
 
 use crate::config::{Settings, StoreChoice};
+use crate::messages::counted;
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
@@ -53,16 +54,15 @@ fn auth(settings: &Settings, addresses: &[SocketAddr]) -> String {
         }
         .to_owned();
     }
-    let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let mut parts = Vec::new();
     if !auth.tokens.is_empty() {
-        parts.push(count(auth.tokens.len(), "token"));
+        parts.push(counted(auth.tokens.len() as u64, "token"));
     }
     if auth.jwt.is_some() {
         parts.push("JWT".to_owned());
     }
     if !auth.rules.is_empty() {
-        parts.push(count(auth.rules.len(), "rule"));
+        parts.push(counted(auth.rules.len() as u64, "rule"));
     }
     parts.join(", ")
 }

@@ -7,7 +7,7 @@ use super::certificate_expiry;
 use super::demo::topic_rules;
 use crate::args::ServeArgs;
 use crate::config::{self, ConfigError, Environment, Loaded, Settings};
-use crate::messages::one_line;
+use crate::messages::{counted, one_line};
 use crate::time;
 use prombus::TopicRule;
 use prombus_server::{AuthChanges, LiveFigures, ReloadChanges, ReloadHandle, ShownSetting};
@@ -174,7 +174,7 @@ fn counts(noun: &str, counts: &[(usize, &str)]) -> Option<String> {
     let mut text = String::new();
     for (count, verb) in counts.iter().filter(|(count, _)| *count > 0) {
         if text.is_empty() {
-            text = format!("{} {verb}", plural(*count, noun));
+            text = format!("{} {verb}", counted(*count as u64, noun));
         } else {
             text.push_str(&format!(", {count} {verb}"));
         }
@@ -185,18 +185,14 @@ fn counts(noun: &str, counts: &[(usize, &str)]) -> Option<String> {
 /// The counts of the settings in effect, in words.
 fn in_effect(figures: LiveFigures, topics: usize) -> String {
     let parts = [
-        plural(figures.tokens, "token"),
-        plural(figures.jwt_keys, "JWT key"),
-        plural(figures.rules, "rule"),
-        plural(figures.origins, "origin"),
-        plural(figures.rates, "rate"),
-        plural(topics, "topic rule"),
+        counted(figures.tokens as u64, "token"),
+        counted(figures.jwt_keys as u64, "JWT key"),
+        counted(figures.rules as u64, "rule"),
+        counted(figures.origins as u64, "origin"),
+        counted(figures.rates as u64, "rate"),
+        counted(topics as u64, "topic rule"),
     ];
     parts.join(", ")
-}
-
-fn plural(count: usize, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
