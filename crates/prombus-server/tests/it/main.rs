@@ -20,6 +20,7 @@ mod revoked;
 mod rig;
 mod shared_rig;
 mod slow_disk;
+mod slow_network;
 mod subscriptions;
 mod test_bus;
 mod tls_rig;

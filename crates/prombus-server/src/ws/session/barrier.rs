@@ -1,5 +1,6 @@
 //! A frame that must be completed before the next one is handled: SUBSCRIBE, SEEK, CURSOR.
 
+use super::subscriptions::SlotIndex;
 use prombus::delivery::MemberSettings;
 use prombus::{BoxFuture, GroupError, GroupSpec, Joined};
 use prombus_protocol::CursorPosition;
@@ -10,6 +11,8 @@ pub(super) struct Barrier {
     pub(super) corr: Option<String>,
     /// The unknown fields of the frame, which the answer lists.
     pub(super) ignored: Vec<String>,
+    /// The subscription that a SEEK moves. It gets no events until the SEEK is answered.
+    pub(super) moves: Option<SlotIndex>,
     pub(super) future: BoxFuture<'static, Result<Passed, GroupError>>,
 }
 

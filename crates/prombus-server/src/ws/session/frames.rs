@@ -250,7 +250,7 @@ impl Session {
         let name = opts.name.clone().or_else(|| self.token_name());
         let member = MemberOptions { settings, filter: None, name, label };
         let backend = Arc::clone(&self.gateway.backend);
-        self.wait(corr, async move {
+        self.wait(corr, None, async move {
             let joined = backend.join(spec.clone(), member).await?;
             Ok(Passed::Subscribed { spec, settings, joined })
         });
@@ -316,8 +316,9 @@ impl Session {
             return;
         }
         let backend = Arc::clone(&self.gateway.backend);
+        let moves = seek_to.and_then(|_| self.subscriptions.find(topic, group));
         let (topic, group) = (topic.to_owned(), group.to_owned());
-        self.wait(corr, async move {
+        self.wait(corr, moves, async move {
             if let Some(to) = seek_to {
                 backend.seek(&topic, &group, to).await?;
             }
@@ -326,22 +327,25 @@ impl Session {
     }
 
     /// Makes the current frame a barrier: later frames wait until the future is ready. Earlier publishes and acks are submitted
-    /// first.
+    /// first. `moves`: the subscription that the frame moves.
     fn wait(
         &mut self,
         corr: Option<&str>,
+        moves: Option<SlotIndex>,
         future: impl Future<Output = Result<Passed, GroupError>> + Send + 'static,
     ) {
         self.flush();
         let (corr, ignored) = (corr.map(str::to_owned), std::mem::take(&mut self.ignored));
-        self.barrier = Some(Barrier { corr, ignored, future: Box::pin(future) });
+        moves.into_iter().for_each(|slot| self.subscriptions.begin_move(slot));
+        self.barrier = Some(Barrier { corr, ignored, moves, future: Box::pin(future) });
     }
 
     /// Answers the barrier frame when it is completed.
     pub(super) fn poll_barrier(&mut self, context: &mut Context<'_>, out: &mut SendBuffer) {
         let Some(barrier) = &mut self.barrier else { return };
         let Poll::Ready(passed) = barrier.future.as_mut().poll(context) else { return };
-        let Some(Barrier { corr, ignored, .. }) = self.barrier.take() else { return };
+        let Some(Barrier { corr, ignored, moves, .. }) = self.barrier.take() else { return };
+        moves.into_iter().for_each(|slot| self.subscriptions.end_move(slot));
         let corr = corr.as_deref();
         match passed {
             Err(error) => put_err(out, corr, error.code(), &error.to_string()),

@@ -49,6 +49,8 @@ pub(super) struct Subscription {
     ack_corrs: Corrs,
     /// Whether the last pull was pending. If so, the group may be reading events for this member.
     pub(super) is_waiting: bool,
+    /// Whether a SEEK of the group waits for its answer, see [`Subscriptions::begin_move`](super::subscriptions::Subscriptions).
+    pub(super) is_moving: bool,
 }
 
 /// The result of a pull.
@@ -82,6 +84,7 @@ impl Subscription {
             acks: Vec::new(),
             ack_corrs: Corrs::default(),
             is_waiting: false,
+            is_moving: false,
         }
     }
 

@@ -202,6 +202,9 @@ impl Subscriptions {
             let Some(slot) = self.ready.pop() else { return };
             let Some(subscription) = self.slots.get_mut(slot).and_then(Option::as_mut) else { continue };
             subscription.slot.taken();
+            if subscription.is_moving {
+                continue;
+            }
             let limit = PullLimit { events, bytes: room.min(PULL_BYTES_MAX) };
             match subscription.pull(limit, out) {
                 Ok(Pulled::None) => {
@@ -219,6 +222,21 @@ impl Subscriptions {
                     if gateway.shared_store.is_some() => {}
                 Err(error) => self.end(slot, &error, &*gateway.backend, out),
             }
+        }
+    }
+
+    /// Stops deliveries to a subscription until the client has the answer to its SEEK: when that answer arrives, the client drops
+    /// the events that it holds, because their leases are void. An event that was delivered again before the answer would be
+    /// dropped too, although its lease is valid.
+    pub(super) fn begin_move(&mut self, slot: SlotIndex) {
+        self.get(slot).is_moving = true;
+    }
+
+    /// Resumes deliveries, when the SEEK is answered.
+    pub(super) fn end_move(&mut self, slot: SlotIndex) {
+        if let Some(subscription) = self.slots.get_mut(slot).and_then(Option::as_mut) {
+            subscription.is_moving = false;
+            subscription.slot.queue();
         }
     }
 
