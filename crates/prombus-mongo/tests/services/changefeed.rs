@@ -12,6 +12,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
@@ -187,11 +188,6 @@ async fn a_position_that_left_the_oplog_is_an_error_that_says_how_to_reseed() {
     feed.stop().await.unwrap();
 }
 
-/// The number of changes; `PROMBUS_TEST_CHANGES` overrides it.
-fn change_count() -> usize {
-    std::env::var("PROMBUS_TEST_CHANGES").ok().and_then(|count| count.parse().ok()).unwrap_or(6_000)
-}
-
 const URL: &str = "PROMBUS_FEED_URL";
 const FOLDER: &str = "PROMBUS_FEED_FOLDER";
 
@@ -222,10 +218,10 @@ async fn changes_survive_a_restart_a_kill_and_a_failover() {
     let folder = temporary_folder("feed");
     let database = open_database(&set.url, "feed").await;
     database.create_collection("counters").await.unwrap();
-    let count = change_count();
     let bus = open_bus(&folder).await;
     let feed = open_feed(&database, &bus).await.spawn();
-    let writer = tokio::spawn(write_changes(database.clone(), count));
+    let is_enough = Arc::new(AtomicBool::new(false));
+    let writer = tokio::spawn(write_changes(database.clone(), Arc::clone(&is_enough)));
     tokio::time::sleep(Duration::from_millis(300)).await;
     feed.stop().await.unwrap();
     let feed = open_feed(&database, &bus).await.spawn();
@@ -249,6 +245,7 @@ async fn changes_survive_a_restart_a_kill_and_a_failover() {
     until("changes are published again", || async { feed.figures().published > before + 100 }).await;
     let outage = killed.elapsed();
     set.members[primary].restart();
+    is_enough.store(true, Ordering::Relaxed);
     let written = writer.await.unwrap();
     until("all changes are events", || async { last_value(&bus, &written).await }).await;
     let figures = feed.figures();
@@ -280,19 +277,22 @@ async fn last_value(bus: &Bus, written: &BTreeMap<String, i64>) -> bool {
     payloads(bus, "changes").await.len() as i64 >= written.values().sum::<i64>()
 }
 
-/// Counts up in 20 documents, and returns the last value of each. If the response to a write was lost, the document is read.
-async fn write_changes(database: Database, count: usize) -> BTreeMap<String, i64> {
+/// Counts up in 20 documents until it is enough, and returns the last value of each. A write is repeated until it succeeds: if only its
+/// response was lost, the repetition changes nothing.
+async fn write_changes(database: Database, is_enough: Arc<AtomicBool>) -> BTreeMap<String, i64> {
     let counters = database.collection::<Document>("counters");
     let write = |document: usize| {
-        let counters = counters.clone();
+        let (counters, is_enough) = (counters.clone(), Arc::clone(&is_enough));
         async move {
             let id = format!("d{document}");
-            let last = (count / 20) as i64;
-            for value in 1..=last {
-                let update = doc! { "$set": { "n": value } };
+            let mut last = 0;
+            while !is_enough.load(Ordering::Relaxed) {
+                last += 1;
+                let update = doc! { "$set": { "n": last } };
                 while counters.update_one(doc! { "_id": &id }, update.clone()).upsert(true).await.is_err() {
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
             (id, last)
         }

@@ -1,7 +1,7 @@
 //! `--follow`: the newest events, then new ones, without a gap and without repetitions.
 //!
-//! The stream of new events is opened first, between two lists of topics, so no event is missed. Then the newest events of each topic
-//! are read. Those that were published after the first list can be in the stream, too: these are skipped there.
+//! The stream of new events is opened first, between two lists of topics, so no event is missed. Then the newest events up to the second
+//! list are printed, and after them the events of the stream that are later than that list.
 
 use super::newest;
 use super::selection::{lines_of, topics_of};
@@ -24,7 +24,7 @@ pub async fn run(
     let open = async |start| client.follow(&args.topic, start, filter::for_server(&args.filters)).await;
     let Some(lines) = lines_of(args) else {
         let stream = open(args.since.map_or(Start::Earliest, Start::Ts)).await?;
-        return print_new(args, stream, Printed::default(), printer).await;
+        return print_new(args, stream, Overlap::default(), printer).await;
     };
     let before = topics(client, pattern).await?;
     let stream = open(Start::Latest).await?;
@@ -32,15 +32,18 @@ pub async fn run(
     if after.is_empty() && printer.is_for_people() {
         print_error(&format!("{} has no events yet; waiting for the first one", args.topic));
     }
-    let newest = newest::print(args, client, &after, lines, printer).await?;
+    if lines == 0 {
+        return print_new(args, stream, Overlap::default(), printer).await;
+    }
+    newest::print(args, client, &after, lines, printer).await?;
     printer.flush()?;
-    print_new(args, stream, Printed::between(&before, newest.printed_seqs), printer).await
+    print_new(args, stream, Overlap::between(&before, &after), printer).await
 }
 
 async fn print_new(
     args: &TailArgs,
     stream: Follow,
-    mut printed: Printed,
+    mut overlap: Overlap,
     printer: &mut EventPrinter,
 ) -> anyhow::Result<()> {
     let mut stream = stream.on_lost(|error| print_error(&format!("{error}; reconnecting")));
@@ -48,7 +51,7 @@ async fn print_new(
         let found = stream.next().await?;
         // The stream of a pattern starts at a commit time, and publishers choose `ts`.
         let is_since = args.since.is_none_or(|since| found.event.ts >= since);
-        if !printed.contains(&found.event) && is_since && filter::matches(&args.filters, &found.event) {
+        if !overlap.contains(&found.event) && is_since && filter::matches(&args.filters, &found.event) {
             printer.print(&found.event, &found.json, 1)?;
             printer.flush()?;
         }
@@ -63,31 +66,30 @@ async fn topics(client: &Client, pattern: &Pattern) -> anyhow::Result<Vec<TopicV
     }
 }
 
-/// The events that were published after the first list of topics and read as the newest ones.
+/// The events between the two lists of topics: the seqs of each topic. The stream may contain them, and they are either among the newest
+/// events, which were printed, or older than these.
 #[derive(Debug, Default)]
-struct Printed(HashMap<String, RangeInclusive<u64>>);
+struct Overlap(HashMap<String, RangeInclusive<u64>>);
 
-impl Printed {
-    /// `printed`: the first and the last seq of each topic.
-    fn between(before: &[TopicView], printed: HashMap<String, (u64, u64)>) -> Self {
+impl Overlap {
+    fn between(before: &[TopicView], after: &[TopicView]) -> Self {
         let before: HashMap<&str, u64> =
             before.iter().map(|topic| (topic.topic.as_str(), topic.last_seq)).collect();
-        let ranges = printed.into_iter().map(|(topic, (first_seq, last_seq))| {
-            let first_new = before.get(topic.as_str()).map_or(1, |last_seq| last_seq + 1);
-            (topic, first_seq.max(first_new)..=last_seq)
+        let ranges = after.iter().map(|topic| {
+            let first_new = before.get(topic.topic.as_str()).map_or(1, |last_seq| last_seq + 1);
+            (topic.topic.clone(), first_new..=topic.last_seq)
         });
         Self(ranges.filter(|(_, seqs)| !seqs.is_empty()).collect())
     }
 
-    /// Whether the event was printed. Each topic is forgotten with its first later event: a topic that is deleted and created again
-    /// has the same seqs a second time.
+    /// Each topic is forgotten with its first later event: a topic that is deleted and created again has the same seqs a second time.
     fn contains(&mut self, event: &EventRecord) -> bool {
         let Some(seqs) = self.0.get(event.topic.as_str()) else { return false };
-        let is_printed = seqs.contains(&event.seq);
+        let is_in = seqs.contains(&event.seq);
         if event.seq > *seqs.end() {
             self.0.remove(event.topic.as_str());
         }
-        is_printed
+        is_in
     }
 }
 
@@ -105,23 +107,25 @@ mod tests {
     }
 
     #[test]
-    fn only_printed_events_that_are_later_than_the_first_list_are_skipped() {
-        let mut printed = Printed::between(
-            &list(&[("quiet", 5), ("busy", 7)]),
-            [("quiet", (1, 5)), ("busy", (3, 9)), ("new", (1, 2)), ("cut", (4, 5))]
-                .map(|(topic, seqs)| (topic.to_owned(), seqs))
-                .into(),
+    fn the_overlap_consists_of_the_events_between_the_two_lists() {
+        let mut overlap = Overlap::between(
+            &list(&[("quiet", 5), ("busy", 7), ("deleted", 3)]),
+            &list(&[("quiet", 5), ("busy", 9), ("new", 2)]),
         );
         let mut contains = |topic: &str, seq: u64| {
             let json = format!(
                 r#"{{"id":"0196f1d0-0000-7000-8000-000000000001","seq":{seq},"ts":1,"topic":"{topic}","payload":1}}"#
             );
-            printed.contains(&serde_json::from_str(&json).unwrap())
+            overlap.contains(&serde_json::from_str(&json).unwrap())
         };
-        assert!(!contains("quiet", 5) && !contains("quiet", 6) && !contains("later", 1));
+        assert!(
+            !contains("quiet", 5)
+                && !contains("quiet", 6)
+                && !contains("later", 1)
+                && !contains("deleted", 1)
+        );
         assert!(contains("busy", 8) && contains("busy", 9) && contains("new", 1) && contains("new", 2));
         assert!(!contains("busy", 10), "a new event");
         assert!(!contains("busy", 8), "of a topic that was created again");
-        assert!(!contains("cut", 3) && contains("cut", 4), "only the newest of all topics were printed");
     }
 }

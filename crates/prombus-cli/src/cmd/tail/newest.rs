@@ -5,7 +5,7 @@ use crate::args::filter::{self, Condition};
 use crate::cmd::event_printer::EventPrinter;
 use crate::cmd::server_client::TopicView;
 use prombus_client::{Client, ClientError, HistoryEvent, HistoryQuery};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use tokio::task::JoinSet;
 
 /// How many topics are read at the same time.
@@ -27,27 +27,16 @@ struct Placed {
     found: HistoryEvent,
 }
 
-/// The newest events of several topics.
-#[derive(Debug, Default)]
-pub struct Newest {
-    /// The number of printed events.
-    pub count: u64,
-    /// The first and the last seq that were printed of each topic; topics without printed events are missing.
-    pub printed_seqs: HashMap<String, (u64, u64)>,
-}
-
-/// Prints the newest `lines` events of the topics. The newest events of a topic are those at the time at which the server reads the topic,
-/// which is later than the time of `topics`.
+/// Prints the newest `lines` events of the topics, up to the last seqs in `topics`. Returns how many.
 pub async fn print(
     args: &TailArgs,
     client: &Client,
     topics: &[TopicView],
     lines: u64,
     printer: &mut EventPrinter,
-) -> anyhow::Result<Newest> {
-    let mut read = Newest::default();
+) -> anyhow::Result<u64> {
     if lines == 0 {
-        return Ok(read);
+        return Ok(0);
     }
     let wanted = Wanted { lines, since: args.since, filters: args.filters.clone() };
     let mut readers = JoinSet::new();
@@ -68,11 +57,8 @@ pub async fn print(
     newest.iter().for_each(|it| printer.fit_topic(it.found.event.topic.as_str()));
     for Placed { found, .. } in &newest {
         printer.print(&found.event, &found.json, 1)?;
-        let (topic, seq) = (found.event.topic.to_string(), found.event.seq);
-        read.printed_seqs.entry(topic).or_insert((seq, seq)).1 = seq;
     }
-    read.count = newest.len() as u64;
-    Ok(read)
+    Ok(newest.len() as u64)
 }
 
 impl Placed {
