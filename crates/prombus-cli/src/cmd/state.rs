@@ -8,7 +8,7 @@ use super::style::put_line;
 use crate::args::StateArgs;
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use follow::{Position, follow};
+use follow::Position;
 use print::{Printer, row};
 use prombus_client::{Client, ClientError, EventRecord};
 use serde::Deserialize;
@@ -43,6 +43,7 @@ async fn all(client: &Client, args: &StateArgs) -> anyhow::Result<()> {
         }),
         _ => None,
     };
+    let changes = if args.follow { Some(follow::open(client, args, position).await?) } else { None };
     let (mut rows, mut is_empty) = (Vec::new(), true);
     while let Some(line) = lines.next().await? {
         is_empty = false;
@@ -62,16 +63,21 @@ async fn all(client: &Client, args: &StateArgs) -> anyhow::Result<()> {
     }
     let printer = Printer::new(args.json, &rows);
     printer.table(rows)?;
-    if args.follow {
-        return follow(client, args, position, 0, &printer).await;
+    match changes {
+        Some(changes) => follow::print(changes, position, 0, &printer).await,
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// The state of one key.
 async fn one(client: &Client, args: &StateArgs, key: &str) -> anyhow::Result<()> {
     // The position is read before the state of the key: a change of the key after it is in the state or is followed.
-    let position = if args.follow { topic_position(client, &args.topic).await? } else { None };
+    let changes = if args.follow {
+        let position = topic_position(client, &args.topic).await?;
+        Some((follow::open(client, args, position).await?, position))
+    } else {
+        None
+    };
     let at = args.at.map(|at| at.to_string());
     let mut query = vec![("key", key)];
     query.extend(at.as_deref().map(|at| ("at", at)));
@@ -82,16 +88,16 @@ async fn one(client: &Client, args: &StateArgs, key: &str) -> anyhow::Result<()>
     };
     let printer = Printer::new(args.json, &[]);
     let Some(line) = found else {
-        if args.follow {
-            return follow(client, args, position, 0, &printer).await;
+        if let Some((changes, position)) = changes {
+            return follow::print(changes, position, 0, &printer).await;
         }
         server_client::known_topic(client, &args.topic).await?;
         bail!("{} has no key {key:?}", args.topic);
     };
     let event = parsed(&line)?;
-    if args.follow {
+    if let Some((changes, position)) = changes {
         printer.change(&line, &event)?;
-        return follow(client, args, position, event.seq, &printer).await;
+        return follow::print(changes, position, event.seq, &printer).await;
     }
     put_line(if args.json { &line } else { event.payload.get().as_bytes() })?;
     Ok(())

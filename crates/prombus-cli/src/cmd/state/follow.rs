@@ -3,7 +3,7 @@
 use super::print::Printer;
 use crate::args::StateArgs;
 use crate::messages::print_error;
-use prombus_client::{After, Client, EventRecord, Filter, Start, Uuid};
+use prombus_client::{After, Client, EventRecord, Filter, Follow, Start, Uuid};
 use serde::Deserialize;
 
 /// The event up to which a state is complete.
@@ -13,15 +13,9 @@ pub struct Position {
     pub seq: u64,
 }
 
-/// Prints the changes after a position, until interrupted. `None` is the position before the first event. Changes up to `known_seq` are
-/// printed already.
-pub async fn follow(
-    client: &Client,
-    args: &StateArgs,
-    position: Option<Position>,
-    known_seq: u64,
-    printer: &Printer,
-) -> anyhow::Result<()> {
+/// Opens the stream of changes after a position. `None` is the position before the first event. The commands open it before they print
+/// anything: if the server cannot be reached, they fail at once, and from then on a lost connection is restored.
+pub async fn open(client: &Client, args: &StateArgs, position: Option<Position>) -> anyhow::Result<Follow> {
     let filter = Filter { key: args.key.clone(), ..Filter::default() };
     let stream = match position {
         Some(Position { id, seq }) => {
@@ -29,7 +23,16 @@ pub async fn follow(
         }
         None => client.follow(&args.topic, Start::Earliest, filter).await?,
     };
-    let mut stream = stream.on_lost(|error| print_error(&format!("{error}; reconnecting")));
+    Ok(stream.on_lost(|error| print_error(&format!("{error}; reconnecting"))))
+}
+
+/// Prints the changes of a stream that was opened at `position`, until interrupted. Changes up to `known_seq` are printed already.
+pub async fn print(
+    mut stream: Follow,
+    position: Option<Position>,
+    known_seq: u64,
+    printer: &Printer,
+) -> anyhow::Result<()> {
     let mut known_seqs = Some(position.map_or(0, |position| position.seq) + 1..=known_seq);
     loop {
         let found = stream.next().await?;
