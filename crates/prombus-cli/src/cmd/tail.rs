@@ -40,7 +40,7 @@ async fn tail(args: &TailArgs) -> anyhow::Result<()> {
         }
     };
     let count = match lines_of(args) {
-        Some(lines) => newest::print(args, &client, &topics, lines, &mut printer).await?,
+        Some(lines) => newest::print(args, &client, &topics, lines, &mut printer).await?.printed,
         None => print_all(args, &client, topics.first(), &mut printer).await?,
     };
     printer.flush()?;

@@ -1,7 +1,7 @@
 //! `--follow`: the newest events, then new ones, without a gap and without repetitions.
 //!
-//! The stream of new events is opened first, between two lists of topics, so no event is missed. Then the newest events up to the second
-//! list are printed, and after them the events of the stream that are later than that list.
+//! The stream of new events is opened first, between two lists of topics, so no event is missed. Then the newest events are read and
+//! printed, at least up to the second list, and after them the events of the stream that are later than those that were read.
 
 use super::newest;
 use super::selection::{lines_of, topics_of};
@@ -35,9 +35,9 @@ pub async fn run(
     if lines == 0 {
         return print_new(args, stream, Overlap::default(), printer).await;
     }
-    newest::print(args, client, &after, lines, printer).await?;
+    let read = newest::print(args, client, &after, lines, printer).await?;
     printer.flush()?;
-    print_new(args, stream, Overlap::between(&before, &after), printer).await
+    print_new(args, stream, Overlap::new(&before, read.last_seqs), printer).await
 }
 
 async fn print_new(
@@ -66,18 +66,19 @@ async fn topics(client: &Client, pattern: &Pattern) -> anyhow::Result<Vec<TopicV
     }
 }
 
-/// The events between the two lists of topics: the seqs of each topic. The stream may contain them, and they are either among the newest
-/// events, which were printed, or older than these.
+/// The events from the first list of topics to the last event that was read: the seqs of each topic. The stream may contain them, and they
+/// are either among the newest events, which were printed, or older than these.
 #[derive(Debug, Default)]
 struct Overlap(HashMap<String, RangeInclusive<u64>>);
 
 impl Overlap {
-    fn between(before: &[TopicView], after: &[TopicView]) -> Self {
+    /// `before` is the list from before the stream was opened, `last_seqs` the seqs up to which the topics were read after it.
+    fn new(before: &[TopicView], last_seqs: HashMap<String, u64>) -> Self {
         let before: HashMap<&str, u64> =
             before.iter().map(|topic| (topic.topic.as_str(), topic.last_seq)).collect();
-        let ranges = after.iter().map(|topic| {
-            let first_new = before.get(topic.topic.as_str()).map_or(1, |last_seq| last_seq + 1);
-            (topic.topic.clone(), first_new..=topic.last_seq)
+        let ranges = last_seqs.into_iter().map(|(topic, last_seq)| {
+            let first_new = before.get(topic.as_str()).map_or(1, |seq| seq + 1);
+            (topic, first_new..=last_seq)
         });
         Self(ranges.filter(|(_, seqs)| !seqs.is_empty()).collect())
     }
@@ -107,11 +108,10 @@ mod tests {
     }
 
     #[test]
-    fn the_overlap_consists_of_the_events_between_the_two_lists() {
-        let mut overlap = Overlap::between(
-            &list(&[("quiet", 5), ("busy", 7), ("deleted", 3)]),
-            &list(&[("quiet", 5), ("busy", 9), ("new", 2)]),
-        );
+    fn the_overlap_consists_of_the_events_that_were_read_since_the_first_list() {
+        let read = [("quiet", 5), ("busy", 9), ("new", 2)].map(|(topic, seq)| (topic.to_owned(), seq));
+        let mut overlap =
+            Overlap::new(&list(&[("quiet", 5), ("busy", 7), ("deleted", 3)]), HashMap::from(read));
         let mut contains = |topic: &str, seq: u64| {
             let json = format!(
                 r#"{{"id":"0196f1d0-0000-7000-8000-000000000001","seq":{seq},"ts":1,"topic":"{topic}","payload":1}}"#

@@ -5,7 +5,7 @@ use crate::args::filter::{self, Condition};
 use crate::cmd::event_printer::EventPrinter;
 use crate::cmd::server_client::TopicView;
 use prombus_client::{Client, ClientError, HistoryEvent, HistoryQuery};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use tokio::task::JoinSet;
 
 /// How many topics are read at the same time.
@@ -27,21 +27,32 @@ struct Placed {
     found: HistoryEvent,
 }
 
-/// Prints the newest `lines` events of the topics, up to the last seqs in `topics`. Returns how many.
+/// What was read of the topics.
+#[derive(Default)]
+pub struct Read {
+    /// How many events were printed.
+    pub printed: u64,
+    /// The seq up to which each topic was read. It can be later than the one in the list of topics.
+    pub last_seqs: HashMap<String, u64>,
+}
+
+/// Prints the newest `lines` events of the topics, at least up to the last seqs in `topics`.
 pub async fn print(
     args: &TailArgs,
     client: &Client,
     topics: &[TopicView],
     lines: u64,
     printer: &mut EventPrinter,
-) -> anyhow::Result<u64> {
+) -> anyhow::Result<Read> {
     if lines == 0 {
-        return Ok(0);
+        return Ok(Read::default());
     }
     let wanted = Wanted { lines, since: args.since, filters: args.filters.clone() };
     let mut readers = JoinSet::new();
     let mut left = topics.iter().filter(|topic| topic.count > 0);
     let mut newest: Vec<Placed> = Vec::new();
+    let mut last_seqs: HashMap<String, u64> =
+        topics.iter().map(|topic| (topic.topic.clone(), topic.last_seq)).collect();
     loop {
         while readers.len() < READERS
             && let Some(topic) = left.next()
@@ -49,7 +60,12 @@ pub async fn print(
             readers.spawn(newest_of(client.clone(), topic.topic.clone(), topic.last_seq, wanted.clone()));
         }
         let Some(events) = readers.join_next().await else { break };
-        newest.extend(events??);
+        let events = events??;
+        if let Some(Placed { found, .. }) = events.last() {
+            let last_seq = last_seqs.entry(found.event.topic.to_string()).or_default();
+            *last_seq = found.event.seq.max(*last_seq);
+        }
+        newest.extend(events);
         newest.sort_by(|one, other| one.place().cmp(&other.place()));
         let surplus = newest.len().saturating_sub(usize::try_from(lines).unwrap_or(usize::MAX));
         newest.drain(..surplus);
@@ -58,7 +74,7 @@ pub async fn print(
     for Placed { found, .. } in &newest {
         printer.print(&found.event, &found.json, 1)?;
     }
-    Ok(newest.len() as u64)
+    Ok(Read { printed: newest.len() as u64, last_seqs })
 }
 
 impl Placed {
@@ -67,7 +83,8 @@ impl Placed {
     }
 }
 
-/// The newest events of one topic, in seq order.
+/// The newest events of one topic, in seq order. If the server counts them, some may be later than `to_seq`: at a high publish rate, the
+/// newest events up to `to_seq` would be none.
 async fn newest_of(
     client: Client,
     topic: String,
