@@ -140,15 +140,7 @@ impl Http {
             Ok(body) => body.to_bytes(),
             Err(error) => return self.lost(&error),
         };
-        let Ok(ErrorBody { error: message, code, retry_after_ms }) = serde_json::from_slice(&body) else {
-            let text: String = String::from_utf8_lossy(&body).chars().take(SHOWN_CHARS_MAX).collect();
-            return self.invalid_response(format!("status {status}: {text}"));
-        };
-        if status == 401 {
-            return ClientError::Unauthorized { address: self.address.to_string(), why: message };
-        }
-        let code = code.parse().unwrap_or(ErrorCode::Internal);
-        ClientError::Refused { status: Some(status), code, message, retry_after_ms }
+        refused(&self.address, status, &body)
     }
 
     pub(crate) fn lost(&self, error: &dyn std::error::Error) -> ClientError {
@@ -164,6 +156,25 @@ impl Http {
 
     pub(crate) fn invalid_response(&self, why: impl Into<String>) -> ClientError {
         ClientError::Answer { address: self.address.to_string(), why: why.into() }
+    }
+}
+
+/// The error for a response with a status that is not a success.
+pub(crate) fn refused(address: &Address, status: u16, body: &[u8]) -> ClientError {
+    let address = address.to_string();
+    let parsed = serde_json::from_slice(body);
+    let shown = || String::from_utf8_lossy(body).chars().take(SHOWN_CHARS_MAX).collect::<String>();
+    match (status, parsed) {
+        (401, Ok(ErrorBody { error: why, .. })) => ClientError::Unauthorized { address, why },
+        (401, Err(_)) => {
+            let why = if body.is_empty() { "the token is not valid".to_owned() } else { shown() };
+            ClientError::Unauthorized { address, why }
+        }
+        (_, Ok(ErrorBody { error: message, code, retry_after_ms })) => {
+            let code = code.parse().unwrap_or(ErrorCode::Internal);
+            ClientError::Refused { status: Some(status), code, message, retry_after_ms }
+        }
+        (_, Err(_)) => ClientError::Answer { address, why: format!("status {status}: {}", shown()) },
     }
 }
 

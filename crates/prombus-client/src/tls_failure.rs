@@ -27,8 +27,29 @@ pub(crate) fn tls_failure(address: &Address, error: &io::Error) -> ClientError {
         RustlsError::AlertReceived(AlertDescription::ProtocolVersion) => {
             tls("the server supports neither TLS 1.3 nor TLS 1.2".to_owned())
         }
-        RustlsError::AlertReceived(alert) => tls(format!("the server refused the handshake ({alert:?})")),
-        other => tls(other.to_string()),
+        RustlsError::AlertReceived(alert) => tls(alert_reason(*alert).to_owned()),
+        RustlsError::PeerIncompatible(_) => {
+            tls("the server offers no TLS version or cipher that this client supports".to_owned())
+        }
+        // Their texts contain debug output.
+        _ => tls("the server does not follow the TLS protocol".to_owned()),
+    }
+}
+
+/// Why a server refused the handshake.
+fn alert_reason(alert: AlertDescription) -> &'static str {
+    match alert {
+        AlertDescription::HandshakeFailure | AlertDescription::InsufficientSecurity => {
+            "the server refused the handshake: it supports none of this client's ciphers"
+        }
+        AlertDescription::UnrecognisedName => {
+            "the server refused the handshake: it does not know this host name"
+        }
+        AlertDescription::CertificateRequired | AlertDescription::AccessDenied => {
+            "the server refused the handshake: it requires a client certificate, which prombus does not support"
+        }
+        AlertDescription::InternalError => "the server refused the handshake because of an internal error",
+        _ => "the server refused the handshake",
     }
 }
 

@@ -8,10 +8,11 @@ use crate::trust::Trust;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// How long a server may take to accept a connection.
+/// How long a server may take to accept a connection, and how long for the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A byte stream to and from a server.
@@ -21,13 +22,24 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
 /// Opens a connection.
 pub(crate) async fn open(address: &Address, trust: &Trust) -> Result<Box<dyn Transport>, ClientError> {
-    match tokio::time::timeout(CONNECT_TIMEOUT, connect(address, trust)).await {
-        Ok(connected) => connected,
-        Err(_) => Err(unreachable(address, format!("no answer in {} s", CONNECT_TIMEOUT.as_secs()))),
+    let no_answer = |what: &str| format!("no {what} in {} s", CONNECT_TIMEOUT.as_secs());
+    let stream = match timeout(CONNECT_TIMEOUT, connect(address)).await {
+        Ok(connected) => connected?,
+        Err(_) => return Err(unreachable(address, no_answer("answer"))),
+    };
+    if !address.is_tls {
+        return Ok(Box::new(stream));
+    }
+    match timeout(CONNECT_TIMEOUT, secure(stream, address, trust)).await {
+        Ok(secured) => secured,
+        Err(_) => {
+            let why = format!("{}; the server may not use TLS", no_answer("answer to the TLS handshake"));
+            Err(ClientError::Tls { address: address.to_string(), why })
+        }
     }
 }
 
-async fn connect(address: &Address, trust: &Trust) -> Result<Box<dyn Transport>, ClientError> {
+async fn connect(address: &Address) -> Result<TcpStream, ClientError> {
     let found = lookup_host((address.host.as_str(), address.port)).await;
     let found: Vec<_> = found
         .map_err(|error| {
@@ -38,10 +50,14 @@ async fn connect(address: &Address, trust: &Trust) -> Result<Box<dyn Transport>,
         stream.set_nodelay(true)?;
         Ok(stream)
     });
-    let stream = stream.map_err(|error| unreachable(address, io_reason(&error)))?;
-    if !address.is_tls {
-        return Ok(Box::new(stream));
-    }
+    stream.map_err(|error| unreachable(address, io_reason(&error)))
+}
+
+async fn secure(
+    stream: TcpStream,
+    address: &Address,
+    trust: &Trust,
+) -> Result<Box<dyn Transport>, ClientError> {
     let unusable = |why: String| ClientError::Tls { address: address.to_string(), why };
     let name = ServerName::try_from(address.host.clone())
         .map_err(|_| unusable(format!("{:?} cannot be the name in a certificate", address.host)))?;

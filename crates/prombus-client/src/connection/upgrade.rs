@@ -2,7 +2,7 @@
 
 use crate::address::Address;
 use crate::error::ClientError;
-use crate::http::{bearer, not_http};
+use crate::http::{bearer, not_http, refused};
 use crate::io_reason::io_reason;
 use crate::transport::Transport;
 use futures_util::{SinkExt, StreamExt};
@@ -36,11 +36,7 @@ pub(super) async fn upgrade(
         client_async_with_config(request, stream, Some(limits())).await.map_err(|error| match error {
             tungstenite::Error::Http(response) => {
                 let body = response.body().as_deref().unwrap_or_default();
-                let why = String::from_utf8_lossy(body).into_owned();
-                match response.status().as_u16() {
-                    401 => ClientError::Unauthorized { address: address.to_string(), why: error_text(why) },
-                    status => invalid_response(format!("status {status}: {why}")),
-                }
+                refused(address, response.status().as_u16(), body)
             }
             tungstenite::Error::Io(error) => {
                 ClientError::Lost { address: address.to_string(), why: io_reason(&error) }
@@ -82,11 +78,4 @@ async fn authenticate_without_token(socket: &mut Socket) -> Result<(), String> {
         };
     }
     Ok(())
-}
-
-/// The message of an error body, or the whole body.
-fn error_text(body: String) -> String {
-    let parsed: Option<serde_json::Value> = serde_json::from_str(&body).ok();
-    let message = parsed.as_ref().and_then(|it| it.get("error")?.as_str()).map(str::to_owned);
-    message.unwrap_or(body)
 }
