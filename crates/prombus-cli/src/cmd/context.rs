@@ -32,10 +32,8 @@ pub fn run(command: &ContextCommand) -> anyhow::Result<ExitCode> {
 
 fn add(args: &ContextAddArgs) -> anyhow::Result<()> {
     check_name(&args.name).map_err(WrongArguments::new)?;
-    let mut contexts = Contexts::load()?;
-    if contexts.by_name.contains_key(&args.name) && !args.force {
-        bail!("there is a context {:?} already; --force replaces it", args.name);
-    }
+    // Fails before the token is read from standard input.
+    check_new(args, &Contexts::load()?)?;
     let token = match (&args.token, &args.token_file) {
         (Some(token), _) => Some(token.clone()),
         (None, Some(file)) => Some(read_token(file)?),
@@ -55,11 +53,14 @@ fn add(args: &ContextAddArgs) -> anyhow::Result<()> {
         builder = builder.ca_cert(file);
     }
     builder.build()?;
-    contexts.by_name.insert(args.name.clone(), Context { url: args.url.clone(), token, ca_cert });
-    if args.is_chosen {
-        contexts.current = Some(args.name.clone());
-    }
-    contexts.save()?;
+    let contexts = Contexts::change(|contexts| {
+        check_new(args, contexts)?;
+        contexts.by_name.insert(args.name.clone(), Context { url: args.url.clone(), token, ca_cert });
+        if args.is_chosen {
+            contexts.current = Some(args.name.clone());
+        }
+        Ok(())
+    })?;
     let name = &args.name;
     let is_current = contexts.current.as_deref() == Some(name);
     if args.json.json {
@@ -69,6 +70,13 @@ fn add(args: &ContextAddArgs) -> anyhow::Result<()> {
     match is_current {
         true => writeln!(stdout(), "added {name}; commands use it now")?,
         false => writeln!(stdout(), "added {name}; `prombus context use {name}` makes commands use it")?,
+    }
+    Ok(())
+}
+
+fn check_new(args: &ContextAddArgs, contexts: &Contexts) -> anyhow::Result<()> {
+    if contexts.by_name.contains_key(&args.name) && !args.force {
+        bail!("there is a context {:?} already; --force replaces it", args.name);
     }
     Ok(())
 }
@@ -87,11 +95,12 @@ fn read_token(file: &Path) -> anyhow::Result<String> {
 }
 
 fn choose(name: Option<&str>, is_json: bool) -> anyhow::Result<()> {
-    let mut contexts = Contexts::load()?;
-    let url = name.map(|name| contexts.get(name).map(|context| context.url.clone())).transpose()?;
-    contexts.current = name.map(str::to_owned);
-    contexts.save()?;
-    match (name, url) {
+    let contexts = Contexts::change(|contexts| {
+        name.map(|name| contexts.get(name).map(drop)).transpose()?;
+        contexts.current = name.map(str::to_owned);
+        Ok(())
+    })?;
+    match (name, name.and_then(|name| contexts.by_name.get(name)).map(|context| &context.url)) {
         _ if is_json => writeln!(stdout(), "{}", json!({ "current": name }))?,
         (Some(name), Some(url)) => writeln!(stdout(), "commands use {name} ({url}) now")?,
         _ => writeln!(stdout(), "commands use no context now")?,
@@ -158,13 +167,14 @@ fn as_json(name: &str, context: &Context, is_current: bool) -> Value {
 }
 
 fn remove(name: &str, is_json: bool) -> anyhow::Result<()> {
-    let mut contexts = Contexts::load()?;
-    contexts.get(name)?;
-    contexts.by_name.remove(name);
-    if contexts.current.as_deref() == Some(name) {
-        contexts.current = None;
-    }
-    contexts.save()?;
+    let contexts = Contexts::change(|contexts| {
+        contexts.get(name)?;
+        contexts.by_name.remove(name);
+        if contexts.current.as_deref() == Some(name) {
+            contexts.current = None;
+        }
+        Ok(())
+    })?;
     match is_json {
         true => writeln!(stdout(), "{}", json!({ "removed": name, "current": contexts.current }))?,
         false => writeln!(stdout(), "removed {name}")?,

@@ -1,10 +1,11 @@
 //! The file of contexts. It contains tokens: only its owner may read it, as with the private keys of ssh.
 
 use anyhow::{Context as _, bail};
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -34,13 +35,18 @@ pub struct Contexts {
 impl Contexts {
     /// The file: `PROMBUS_CONTEXTS`, or `prombus/contexts.toml` in the user's config folder. `None` if the user has none.
     pub fn path() -> Option<PathBuf> {
-        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        path_from(set("PROMBUS_CONTEXTS"), set("XDG_CONFIG_HOME"), set("HOME"))
+        path_from(set_variable(NAMES_FILE), set_variable("XDG_CONFIG_HOME"), set_variable("HOME"))
     }
 
-    /// Reads the user's contexts. A file that does not exist contains none.
+    /// Reads the user's contexts. A file that does not exist contains none. The same holds for the default file in a folder without access: a
+    /// program that changed its user often still has the HOME of the other.
     pub fn load() -> anyhow::Result<Self> {
-        Self::path().map_or_else(|| Ok(Self::default()), |path| Self::read(&path))
+        let Some(path) = Self::path() else { return Ok(Self::default()) };
+        let is_default = set_variable(NAMES_FILE).is_none();
+        match fs::metadata(&path) {
+            Err(error) if is_default && is_inaccessible(error.kind()) => Ok(Self::default()),
+            _ => Self::read(&path),
+        }
     }
 
     /// Reads a file of contexts.
@@ -66,17 +72,26 @@ impl Contexts {
         })
     }
 
-    /// Replaces the user's file, so that a reader sees the old or the new one.
-    pub fn save(&self) -> anyhow::Result<()> {
+    /// Changes the user's file. Another command that changes it waits, and a reader sees the old file or the new one.
+    pub fn change(change: impl FnOnce(&mut Self) -> anyhow::Result<()>) -> anyhow::Result<Self> {
         let path = Self::path().context(
             "there is no place for contexts: none of PROMBUS_CONTEXTS, XDG_CONFIG_HOME and HOME is set",
         )?;
-        self.write(&path).with_context(|| format!("cannot write {}", path.display()))
+        // A link, for example into a folder of dotfiles, stays: the file that it names is replaced.
+        let path = fs::canonicalize(&path).unwrap_or(path);
+        let failed = || format!("cannot write {}", path.display());
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).with_context(failed)?;
+        let lock = File::open(folder).with_context(failed)?;
+        // Some network file systems have no locks for folders: the file is replaced at once all the same.
+        let _ = flock(&lock, FlockOperation::LockExclusive);
+        let mut contexts = Self::read(&path)?;
+        change(&mut contexts)?;
+        contexts.write(&path, folder).with_context(failed)?;
+        Ok(contexts)
     }
 
-    fn write(&self, path: &Path) -> anyhow::Result<()> {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    fn write(&self, path: &Path, folder: &Path) -> anyhow::Result<()> {
         let mut name = path.file_name().context("it has no file name")?.to_owned();
         name.push(format!(".{}.new", std::process::id()));
         let new = folder.join(name);
@@ -99,6 +114,18 @@ impl Contexts {
             format!("there is no context {name:?}; `prombus context list` lists the contexts")
         })
     }
+}
+
+/// The variable that names the file.
+const NAMES_FILE: &str = "PROMBUS_CONTEXTS";
+
+/// The value of a variable, unless it is empty.
+fn set_variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+fn is_inaccessible(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::PermissionDenied | ErrorKind::NotADirectory)
 }
 
 fn path_from(named: Option<OsString>, config: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
