@@ -38,7 +38,7 @@ pub fn run(args: &HealthArgs) -> anyhow::Result<ExitCode> {
         Ok(health) => health,
         Err(error) if args.json => {
             let error = error.to_string();
-            writeln!(stdout(), "{}", json!({ "server": address, "healthy": false, "error": error }))?;
+            put_json_line(&json!({ "server": address, "healthy": false, "error": error }))?;
             return Ok(ExitCode::FAILURE);
         }
         Err(error) => return Err(error.into()),

@@ -93,7 +93,7 @@ async fn publish_one(args: &PubArgs, record: Record) -> anyhow::Result<ExitCode>
     client.open().await?;
     let mut publisher = publisher(client, &ProgressBar::hidden());
     let outcome = publisher.publish(&mut [record]).await?.pop();
-    let published = outcome.context("the server did not answer")??;
+    let published = own_answer(outcome.context("the server did not answer")??, args.id.is_some());
     let Published { id, seq, duplicate } = published;
     let mut out = stdout();
     if args.json {
@@ -106,6 +106,11 @@ async fn publish_one(args: &PubArgs, record: Record) -> anyhow::Result<ExitCode>
         writeln!(out, "{id} is event {seq} of {}", args.topic)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Without an id of the caller, a duplicate is the event itself: the first answer was lost, and the event was sent again.
+fn own_answer(published: Published, has_chosen_id: bool) -> Published {
+    Published { duplicate: published.duplicate && has_chosen_id, ..published }
 }
 
 fn json_of(published: &Published) -> anyhow::Result<String> {
@@ -147,7 +152,7 @@ async fn publish_lines(args: &PubArgs, payloads: Payloads) -> anyhow::Result<Exi
             return Ok(ExitCode::FAILURE);
         }
     };
-    if !sender.unanswered.is_empty() {
+    if stopped.is_some() || !sender.unanswered.is_empty() {
         print_error(&sender.how_to_continue());
     }
     Ok(match stopped {
@@ -222,7 +227,7 @@ impl Sender {
         let (mut refused, mut lost, mut refusal) = (0, None, None);
         for (line, outcome) in numbers.into_iter().zip(outcomes) {
             match outcome {
-                Ok(published) => stored.push(published),
+                Ok(published) => stored.push(own_answer(published, false)),
                 Err(PublishError::Lost(why)) => {
                     self.unanswered.push(line);
                     lost.get_or_insert(why);

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::Duration;
 
 /// Starts a worker on `orders` that begins with the oldest event.
@@ -82,6 +83,37 @@ fn an_event_that_cannot_be_written_is_not_acked() {
     assert_eq!((&group["lag"], &group["members"]), (&json!(1), &json!(0)));
     let (printed, _) = work(&server, "debug", "echo $EVENT_SEQ $EVENT_ATTEMPT", &["--limit", "1"]);
     assert_eq!(printed, ["2 1"], "the member has left the group, so the attempt does not count");
+}
+
+#[test]
+fn an_event_whose_command_cannot_write_its_output_returns_to_the_group() {
+    let server = Server::start();
+    server.import(&lines("orders", 0..2));
+    let exec = "echo started; sleep 1; echo done";
+    let arguments = ["sub", "orders", "--group", "g", "--from", "earliest", "--exec", exec];
+    let mut child = server.command(&arguments).stderr(Stdio::piped()).spawn().unwrap();
+    let mut reader = BufReader::new(child.stdout.take().unwrap());
+    reader.read_line(&mut String::new()).unwrap();
+    drop(reader);
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(141), "{}", String::from_utf8_lossy(&ended.stderr));
+    let group = group(&server, "g");
+    assert_eq!((&group["lag"], &group["counters"]["nacked"]), (&json!(2), &json!(0)));
+    let (printed, _) = work(&server, "g", "echo $EVENT_SEQ $EVENT_ATTEMPT", &["--limit", "2"]);
+    assert_eq!(printed, ["1 1", "2 1"]);
+}
+
+#[test]
+fn a_worker_whose_output_is_closed_takes_no_event() {
+    let server = Server::start();
+    let arguments = ["sub", "orders", "--group", "g", "--exec", "touch ran"];
+    let mut child = server.command(&arguments).current_dir(server.folder.path()).spawn().unwrap();
+    drop(child.stdout.take());
+    until("the worker has joined", || group_or_null(&server, "g")["members"] == 1);
+    server.import(&lines("orders", 0..1));
+    assert_eq!(child.wait().unwrap().code(), Some(141));
+    assert_eq!(group(&server, "g")["lag"], 1);
+    assert!(!server.folder.path().join("ran").exists());
 }
 
 #[test]

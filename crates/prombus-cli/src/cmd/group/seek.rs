@@ -1,6 +1,7 @@
 //! `prombus group seek`: shows what a seek would do, and does it after a confirmation.
 
 use super::super::confirm::{Confirmation, ask};
+use super::super::style::put_json_line;
 use super::request::{known, path, print};
 use crate::args::GroupSeekArgs;
 use anyhow::{Context, bail};
@@ -37,7 +38,7 @@ pub(super) async fn run(client: &Client, args: &GroupSeekArgs) -> anyhow::Result
     }
     if !args.yes {
         match args.json {
-            true => writeln!(stdout(), "{shown}")?,
+            true => put_json_line(&shown)?,
             false => write!(stdout(), "{}", preview.text())?,
         }
         match ask(&format!("Move group {} on {}?", args.group.group, args.group.topic))? {

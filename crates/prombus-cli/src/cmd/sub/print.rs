@@ -65,8 +65,13 @@ pub async fn run(
     } {
         report(&stderr, acked);
     }
-    leave(subscription, &stderr, signals).await;
-    ended
+    match ended {
+        Ok(stop) => leave(subscription, &stderr, signals, stop).await,
+        Err(error) => {
+            let _ = leave(subscription, &stderr, signals, None).await;
+            Err(error)
+        }
+    }
 }
 
 /// Passes the next delivery to the printer. Takes no delivery while the printer has enough of them.

@@ -7,6 +7,7 @@ use crate::args::SubArgs;
 use crate::cmd::serve::stop_signals::{Signals, Stop};
 use anyhow::Context;
 use prombus_client::{ClientError, Delivery, Settled, Subscription};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -55,10 +56,20 @@ pub async fn run(
     worker.run(args.concurrency as usize, signals).await;
     stderr.flush().await;
     let Worker { subscription, stop, failure, is_refused, .. } = worker;
-    if !is_refused {
-        leave(subscription, &stderr, signals).await;
+    let left = match is_refused {
+        true => Ok(stop),
+        false => leave(subscription, &stderr, signals, stop).await,
+    };
+    match (failure, left) {
+        (None, left) => left,
+        (Some(failure), left) => {
+            if let Err(error) = left {
+                stderr.print_error(&error.to_string());
+                stderr.flush().await;
+            }
+            Err(failure)
+        }
     }
-    failure.map_or(Ok(stop), Err)
 }
 
 impl Worker {
@@ -75,6 +86,11 @@ impl Worker {
                     }
                 }
                 next = self.subscription.next(), if has_room => match next {
+                    // The delivery is dropped, and returns to the group.
+                    Some(Ok(_)) if stdout_is_closed() => {
+                        self.failure.get_or_insert(nobody_reads());
+                        self.stop_taking();
+                    }
                     Some(Ok(delivery)) => self.start(delivery),
                     Some(Err(error)) => {
                         self.failure.get_or_insert(error.into());
@@ -119,6 +135,20 @@ impl Worker {
     }
 }
 
+/// Whether standard output is a pipe or socket whose reader is gone. Commands write to it, so they could not succeed.
+fn stdout_is_closed() -> bool {
+    let stdout = std::io::stdout();
+    let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
+    // An error, or a system without poll for this kind of file, is not a closed pipe.
+    poll(&mut polled, Some(&Timespec::default())).is_ok()
+        && polled[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
+}
+
+/// Ends prombus like a broken pipe of its own output.
+fn nobody_reads() -> anyhow::Error {
+    std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()
+}
+
 /// Runs the command for an event and settles the event.
 async fn handle(
     command: Arc<Command>,
@@ -131,6 +161,10 @@ async fn handle(
     let Finished::Verdict(verdict) = command.run(&delivery.event, attempt, &mut kill).await? else {
         return Ok(());
     };
+    // A command that wrote to a closed pipe was killed by SIGPIPE or has failed. That says nothing about the event.
+    if verdict != Verdict::Ack && stdout_is_closed() {
+        return Err(nobody_reads());
+    }
     let event = format!("event {} of {}", delivery.event.seq, delivery.event.topic);
     let settled = tokio::select! {
         settled = settle(delivery, verdict, &event, stderr) => settled,
