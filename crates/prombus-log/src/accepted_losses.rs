@@ -60,7 +60,7 @@ impl Losses {
         }
         match Self::parse(&bytes?) {
             Some(losses) => Ok((losses, None)),
-            None => Ok((Self::default(), Some(Fault::new(LOSSES, 0, FaultKind::Losses)))),
+            None => Ok((Self::default(), Some(Self::fault(LOSSES)))),
         }
     }
 
@@ -98,7 +98,13 @@ impl Losses {
         file
     }
 
-    fn parse(bytes: &[u8]) -> Option<Self> {
+    /// What a damaged list is reported as.
+    pub(crate) fn fault(file: &str) -> Fault {
+        Fault::new(file, 0, FaultKind::Losses)
+    }
+
+    /// Parses a list; `None` if it is damaged.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields::new(bytes);
         let magic = fields.bytes(8)?;
         let crc = fields.u32()?;

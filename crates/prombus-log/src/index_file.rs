@@ -393,8 +393,36 @@ pub(crate) fn describe(bytes: &[u8], out: &mut dyn io::Write) -> io::Result<()> 
     writeln!(out, "publishers' ids {} to {}", summary.first_client_id, summary.last_client_id)?;
     writeln!(out, "publishers' ids that are not time-ordered: {}", summary.unordered_ids)?;
     let names = ["id filter", "key filter", "topics", "entries", "ids", "keys"];
-    for (name, section) in names.iter().zip(&sections) {
+    for (number, (name, section)) in names.iter().zip(&sections).enumerate() {
         writeln!(out, "{name}: {} in {} bytes at {}", section.count, section.length, section.offset)?;
+        for position in damaged_parts(bytes, number, section) {
+            writeln!(out, "{position:>10}  damaged {name}")?;
+        }
     }
     Ok(())
+}
+
+/// The positions of the parts of a section whose checksum is wrong or that are missing. The ids and keys have a checksum per page.
+fn damaged_parts(bytes: &[u8], number: usize, section: &Section) -> Vec<u64> {
+    let end = section.offset.saturating_add(section.length).min(bytes.len() as u64);
+    let content = bytes.get(section.offset as usize..end as usize).unwrap_or_default();
+    if !matches!(number, IDS | KEYS) {
+        let is_sound = content.len() as u64 == section.length && crc32c::crc32c(content) == section.crc;
+        return if is_sound { Vec::new() } else { vec![section.offset] };
+    }
+    let page_count = section.length / PAGE_BYTES as u64;
+    let mut pages = content.chunks_exact(PAGE_BYTES);
+    let mut damaged = Vec::new();
+    for page_number in 0..page_count {
+        let position = section.offset + page_number * PAGE_BYTES as u64;
+        match pages.next() {
+            Some(page) if u32_at(page, 0) == crc32c::crc32c(&page[4..]) => {}
+            Some(_) => damaged.push(position),
+            None => {
+                damaged.push(position);
+                break;
+            }
+        }
+    }
+    damaged
 }

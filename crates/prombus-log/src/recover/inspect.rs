@@ -32,7 +32,9 @@ pub fn inspect(file: &Path, out: &mut dyn Write) -> io::Result<()> {
             writeln!(out, "{} bytes of disk space that are given up when the disk is full", opened.len()?)
         }
         Some(FileKind::Losses | FileKind::LossesNew) => {
-            let (losses, _) = Losses::read(&storage)?;
+            let Some(losses) = Losses::parse(&read_whole(&*opened)?) else {
+                return writeln!(out, "{}", Losses::fault(name));
+            };
             for Loss { kind, number, range, .. } in losses.rows {
                 let name = match kind {
                     LossKind::Segment => segment_name(number),

@@ -71,6 +71,23 @@ fn every_file_of_a_log_can_be_inspected() {
     let text = dump(&segment);
     assert!(text.contains("NO FRAME") || text.contains("BODY DAMAGED"), "{text}");
 
+    let index = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let index = index.filter(|path| path.extension().is_some_and(|extension| extension == "idx")).min();
+    let index = index.expect("a segment has an index");
+    let sound = std::fs::read(&index).unwrap();
+    assert!(!dump(&index).contains("damaged"), "{}", dump(&index));
+    let mut flipped = sound.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    for damaged in [flipped, sound[..sound.len() - 1].to_vec(), sound[..sound.len() / 2].to_vec()] {
+        std::fs::write(&index, damaged).unwrap();
+        assert!(dump(&index).contains("damaged"), "{}", dump(&index));
+    }
+    for name in ["LOSSES", "LOSSES.new"] {
+        std::fs::write(folder.join(name), "garbage").unwrap();
+        assert!(dump(&folder.join(name)).contains("damaged"), "{name}");
+        std::fs::remove_file(folder.join(name)).unwrap();
+    }
+
     std::fs::write(folder.join("other.txt"), "hello there").unwrap();
     assert!(inspect(&folder.join("other.txt"), &mut Vec::new()).is_err());
     std::fs::remove_dir_all(&folder).unwrap();
