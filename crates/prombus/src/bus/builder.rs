@@ -41,6 +41,9 @@ const MEMORY_BYTES: u64 = 4 << 30;
 /// The smallest [`BusBuilder::memory_bytes`].
 const MEMORY_BYTES_MIN: u64 = 64 * 1024;
 
+/// Returns the rules for topics that apply now.
+type CurrentRules = Arc<dyn Fn() -> Vec<TopicRule> + Send + Sync>;
+
 /// The settings of a bus.
 #[derive(Clone)]
 #[must_use = "a builder builds with open or memory"]
@@ -51,6 +54,8 @@ pub struct BusBuilder {
     log: LogEngineOptions,
     memory_bytes: u64,
     topic_rules: Vec<TopicRule>,
+    /// If set, called for the rules when a bus is opened, instead of `topic_rules`.
+    current_rules: Option<CurrentRules>,
     /// `None`: events may always be leased.
     gate: Option<Arc<LeasingGate>>,
 }
@@ -63,6 +68,7 @@ impl Default for BusBuilder {
             log: LogEngineOptions::default(),
             memory_bytes: MEMORY_BYTES,
             topic_rules: Vec::new(),
+            current_rules: None,
             gate: None,
         }
     }
@@ -123,6 +129,14 @@ impl BusBuilder {
     /// Replaces all rules for topics.
     pub fn topics(mut self, rules: Vec<TopicRule>) -> Self {
         self.topic_rules = rules;
+        self
+    }
+
+    /// Asks for the rules each time a bus is opened; replaces the rules of [`topic`](Self::topic) and [`topics`](Self::topics). For a
+    /// [`Leadership`](crate::leadership::Leadership), whose bus may be opened long after the builder was made: a bus that begins with outdated
+    /// rules could delete events that the new ones keep.
+    pub fn current_topics(mut self, rules: impl Fn() -> Vec<TopicRule> + Send + Sync + 'static) -> Self {
+        self.current_rules = Some(Arc::new(rules));
         self
     }
 
@@ -218,7 +232,7 @@ impl BusBuilder {
 
     fn over(self, store: Arc<dyn Engine>, clock: Arc<dyn Clock>) -> Result<Bus, OpenError> {
         let backend = LocalBackend::open(store, clock, self.limits)?;
-        backend.set_topic_rules(self.topic_rules);
+        backend.set_topic_rules(self.current_rules.map_or(self.topic_rules, |current| current()));
         self.gate.iter().for_each(|gate| backend.set_leasing_gate(gate));
         Ok(Bus::with_backend(Arc::new(backend)))
     }

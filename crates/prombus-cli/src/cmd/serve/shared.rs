@@ -37,9 +37,11 @@ pub async fn serve(
     raise_descriptors(&server);
     let signals = Signals::install().context("cannot watch for signals")?;
     let (rules, current_rules) = watch::channel(demo::topic_rules(args.demo, &settings.bus.topics));
+    let rules_at_open = current_rules.clone();
+    let rules_now = move || rules_at_open.borrow().clone();
     let leadership = Leadership::start(
         store,
-        builder(&settings.bus, current_rules.borrow().clone()),
+        builder(&settings.bus, Vec::new()).current_topics(rules_now),
         leadership_options(settings, &server)?,
         Arc::new(SystemClock::default()),
     );
@@ -119,8 +121,7 @@ impl RoleForwarder {
         }
     }
 
-    /// Applies the current rules to the bus, if this process leads. The bus of a new term has the rules from the start of the
-    /// process, which SIGHUP may have changed since.
+    /// Applies the current rules to the bus, if this process leads. SIGHUP may have changed them while the bus was opened.
     fn apply_rules(&mut self, bus: Option<&Bus>) {
         let rules = self.rules.borrow_and_update().clone();
         if let Some(bus) = bus {

@@ -5,7 +5,9 @@ use super::process::{check_fences, fast_network, stored};
 use prombus::engine::simulated::{Database, LeaseFault, NetworkOptions, SimulatedStore};
 use prombus::engine::{LeaseRecord, SharedStore, Takeover};
 use prombus::leadership::{Leadership, LeadershipOptions, Role, StopError};
-use prombus::{Bus, Clock as _, ManualClock, OpenError, PublishError, Unavailable};
+use prombus::{
+    Bus, BusBuilder, Clock as _, ManualClock, OpenError, PublishError, TopicOptions, TopicRule, Unavailable,
+};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -42,9 +44,13 @@ impl Node {
     }
 
     fn start_on(name: &str, store: SimulatedStore, clock: &ManualClock) -> Self {
+        Self::start_with(name, store, Bus::builder(), clock)
+    }
+
+    fn start_with(name: &str, store: SimulatedStore, builder: BusBuilder, clock: &ManualClock) -> Self {
         let store = Arc::new(store);
         let shared = Arc::clone(&store) as Arc<dyn SharedStore>;
-        let leadership = Leadership::start(shared, Bus::builder(), options(name), Arc::new(clock.clone()));
+        let leadership = Leadership::start(shared, builder, options(name), Arc::new(clock.clone()));
         let roles: Arc<Mutex<Vec<String>>> = Arc::default();
         let (mut changes, heard) = (leadership.roles(), Arc::clone(&roles));
         tokio::spawn(async move {
@@ -92,6 +98,29 @@ impl Node {
         self.store.fault_of_all(None);
         self.store.engine().into_iter().for_each(|engine| engine.resume());
     }
+}
+
+/// A bus of a later term must not begin with rules that were replaced while another process led: its first round of maintenance could
+/// delete what the new rules keep.
+#[tokio::test(start_paused = true)]
+async fn a_bus_begins_with_the_rules_of_the_time_when_it_is_opened() {
+    let (database, clock) = (Database::new(), paused_clock());
+    let a = Node::start("a", &database, &clock);
+    let (_, bus) = a.until_leading().await;
+    bus.publish("orders", &1).await.expect("publishes");
+    let rule = |days| {
+        let options = TopicOptions { retention_days: Some(days), ..TopicOptions::default() };
+        TopicRule::new("orders", options).expect("a rule")
+    };
+    let rules = Arc::new(Mutex::new(vec![rule(1.0)]));
+    let current = Arc::clone(&rules);
+    let builder = Bus::builder().current_topics(move || current.lock().expect("no panic").clone());
+    let b = Node::start_with("b", SimulatedStore::new(&database, fast_network()), builder, &clock);
+    b.until_following().await;
+    *rules.lock().expect("no panic") = vec![rule(30.0)];
+    a.leadership.stop().await.expect("stops");
+    let (_, bus) = b.until_leading().await;
+    assert_eq!(bus.topic_settings("orders").retention_ms, Some(30 * 86_400_000));
 }
 
 async fn seconds(count: u64) {
