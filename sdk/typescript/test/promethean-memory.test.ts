@@ -91,6 +91,9 @@ describe("the faults of the sketch are gone", () => {
     const bus = newBus(store, cursors);
     const addressee = { subscription: "t.*", group: "g" };
     await expect(bus.publish("t.a", 1, { addressee })).rejects.toMatchObject({ code: "not_found" });
+    await bus.subscribe("t.*", "other", async () => {});
+    const reader = { subscription: "t.*", group: "other" };
+    await expect(bus.publish("elsewhere", 1, { addressee: reader })).rejects.toThrow("does not read elsewhere");
     await cursors.set("t.*>t.a", "g", { topic: "t.a" });
     await bus.publish("t.a", 2, { addressee });
     expect((await store.scan("t.a")).map(({ payload }) => payload)).toEqual([2]);

@@ -128,9 +128,14 @@ export class InMemoryEventBus implements EventBus {
     for (const { made } of this.#groups.values()) made?.close();
   }
 
-  /** Rejects if the addressee of an event does not exist. A group that another process created is known by its cursor. */
+  /** Rejects if the addressee of an event does not exist or does not read the topic. A group that another process created is known by its cursor. */
   async #check({ subscription, group }: Addressee, topic: string): Promise<void> {
-    if (this.#groups.has(`${subscription}::${group}`)) return;
+    const known = this.#groups.get(`${subscription}::${group}`);
+    const subscriptions = known?.subscriptions ?? [subscription];
+    if (!subscriptions.some((it) => matchesTopic(it, topic))) {
+      throw new PrombusError("not_found", `the event is addressed to the group "${group}" on "${subscription}", which does not read ${topic}`);
+    }
+    if (known !== undefined) return;
     if ((await this.#cursors.get(cursorTopic(subscription, topic), group)) !== null) return;
     throw new PrombusError("not_found", `the event is addressed to the group "${group}" on "${subscription}", which does not exist`);
   }
