@@ -59,8 +59,8 @@ impl Record {
     }
 
     /// A copy of an event, with the same key, headers, tags and payload. `caused_by` contains the original event. The id is derived from the
-    /// event's id and the topic, so that a second copy to the same topic is a duplicate. A copy for another topic has no addressee: the
-    /// group that the event is addressed to does not read that topic.
+    /// event's id and the topic, so that a second copy to the same topic is a duplicate. The copy has the event's addressee; the server refuses
+    /// it if that group does not read the topic.
     pub fn copy_of(event: &EventRecord, topic: &str) -> Self {
         let id = Uuid::new_v5(&event.id, topic.as_bytes());
         let options = PublishOptions {
@@ -71,7 +71,7 @@ impl Record {
             tags: event.tags.clone(),
             caused_by: vec![event.id],
             sid: None,
-            addressee: event.addressee.clone().filter(|_| event.topic.as_str() == topic),
+            addressee: event.addressee.clone(),
         };
         Self { topic: topic.to_owned(), payload: event.payload.clone(), options }
     }
@@ -107,8 +107,7 @@ mod tests {
         assert_eq!(one.options.id, again.options.id);
         assert_ne!(one.options.id, other.options.id);
         assert_eq!(one.options.caused_by, [event.id]);
-        assert_eq!(one.options.addressee, None, "the group of the addressee does not read the topic b");
-        assert_eq!(Record::copy_of(&event, "a").options.addressee, event.addressee);
+        assert_eq!(one.options.addressee, event.addressee);
         assert_eq!((one.options.key.as_deref(), one.payload.get()), (Some("k"), "[1, 2]"));
         assert_eq!((one.options.headers, one.options.tags), (event.headers, event.tags));
     }

@@ -6,6 +6,7 @@
 pub(super) mod line;
 mod reader;
 
+use super::replay::covers;
 use super::{progress, server_client};
 use crate::args::ImportArgs;
 use crate::messages::{counted, one_line, print_error, was};
@@ -185,23 +186,29 @@ async fn send(
 /// Why a line was not imported.
 struct LineError {
     error: PublishError,
-    /// The group that the event is addressed to, if it does not exist.
-    group: Option<Addressee>,
+    /// The group that the event is addressed to, if it does not exist or does not read the topic, and whether its subscription covers the
+    /// topic.
+    group: Option<(Addressee, bool)>,
 }
 
 impl fmt::Display for LineError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { error, group } = self;
         write!(formatter, "{error}")?;
-        let Some(Addressee { subscription, group }) = group else { return Ok(()) };
+        let Some((Addressee { subscription, group }, reads_topic)) = group else { return Ok(()) };
         let (subscription, group) = (quoted(subscription), quoted(group));
-        write!(formatter, "; `prombus group create {subscription} {group}` creates the group")
+        match reads_topic {
+            true => write!(formatter, "; `prombus group create {subscription} {group}` creates the group"),
+            false => write!(formatter, "; the subscription {subscription} does not cover the topic"),
+        }
     }
 }
 
-/// The group that the event is addressed to, if the server refused the event because the group does not exist.
-fn missing_group(record: &Record, error: &PublishError) -> Option<Addressee> {
-    record.options.addressee.clone().filter(|_| error.code() == Some(ErrorCode::NotFound))
+/// The value of [`LineError::group`]: only if the server refused the event because of its group.
+fn missing_group(record: &Record, error: &PublishError) -> Option<(Addressee, bool)> {
+    let addressee = record.options.addressee.clone().filter(|_| error.code() == Some(ErrorCode::NotFound))?;
+    let reads_topic = covers(&addressee, &record.topic);
+    Some((addressee, reads_topic))
 }
 
 /// An argument as a shell needs it.

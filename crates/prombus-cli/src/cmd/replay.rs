@@ -6,7 +6,8 @@ use super::{progress, server_client};
 use crate::args::{ReplayArgs, filter};
 use crate::messages::{counted, one_line, print_error, was};
 use crate::wrong_arguments::WrongArguments;
-use prombus_client::{Client, EventRecord, History, HistoryQuery, Record, Uuid};
+use prombus_client::{Addressee, Client, EventRecord, History, HistoryQuery, Record, Uuid};
+use prombus_protocol::Pattern;
 use serde_json::json;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
@@ -24,7 +25,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
 
 async fn replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     prombus_protocol::check_topic(&args.to).map_err(WrongArguments::new)?;
-    let pattern = prombus_protocol::Pattern::new(&args.from).map_err(WrongArguments::new)?;
+    let pattern = Pattern::new(&args.from).map_err(WrongArguments::new)?;
     if pattern.matches(&args.to) {
         let to = if args.from == args.to { "itself" } else { &args.to };
         let why = format!("a replay of {} to {to} would have no end; choose another target topic", args.from);
@@ -49,9 +50,13 @@ async fn replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
 
 async fn dry_run(args: &ReplayArgs, mut history: History) -> anyhow::Result<ExitCode> {
     let mut out = stdout();
-    let mut count = 0;
+    let (mut count, mut not_for_target) = (0, 0);
     while let Some(found) = history.next().await? {
         if !filter::matches(&args.filter.filters, &found.event) {
+            continue;
+        }
+        if !is_for(&found.event, &args.to) {
+            not_for_target += 1;
             continue;
         }
         count += 1;
@@ -63,7 +68,10 @@ async fn dry_run(args: &ReplayArgs, mut history: History) -> anyhow::Result<Exit
         }
     }
     if args.json.json {
-        writeln!(out, "{}", json!({ "from": args.from, "to": args.to, "dry_run": true, "events": count }))?;
+        let json = json!({
+            "from": args.from, "to": args.to, "dry_run": true, "events": count, "not_for_target": not_for_target,
+        });
+        writeln!(out, "{json}")?;
         return Ok(ExitCode::SUCCESS);
     }
     if count > SHOWN {
@@ -71,10 +79,11 @@ async fn dry_run(args: &ReplayArgs, mut history: History) -> anyhow::Result<Exit
     }
     writeln!(
         out,
-        "{} of {} would be published to {}; nothing was published",
+        "{} of {} would be published to {}{}; nothing was published",
         counted(count, "event"),
         args.from,
-        args.to
+        args.to,
+        left_out(not_for_target, &args.to)
     )?;
     Ok(ExitCode::SUCCESS)
 }
@@ -88,11 +97,15 @@ async fn copy(
     let bar = progress::events(total);
     // The limit counts duplicates too, so that a dry run, which cannot recognise them, selects the same events.
     let mut copies = Republisher::new(client, args.rate, &bar);
-    let mut count = 0;
+    let (mut count, mut not_for_target) = (0, 0);
     let copied: anyhow::Result<()> = async {
         while let Some(found) = history.next().await? {
             bar.inc(1);
             if !filter::matches(&args.filter.filters, &found.event) {
+                continue;
+            }
+            if !is_for(&found.event, &args.to) {
+                not_for_target += 1;
                 continue;
             }
             let mut record = Record::copy_of(&found.event, &args.to);
@@ -111,14 +124,18 @@ async fn copy(
     bar.finish_and_clear();
     let Republisher { published, duplicates, .. } = copies;
     let text = match args.json.json {
-        true => json!({ "from": args.from, "to": args.to, "published": published, "duplicates": duplicates })
-            .to_string(),
+        true => json!({
+            "from": args.from, "to": args.to, "published": published, "duplicates": duplicates,
+            "not_for_target": not_for_target,
+        })
+        .to_string(),
         false => format!(
-            "{} of {} published to {}, {duplicates} {} already there",
+            "{} of {} published to {}, {duplicates} {} already there{}",
             counted(published, "event"),
             args.from,
             args.to,
-            was(duplicates)
+            was(duplicates),
+            left_out(not_for_target, &args.to)
         ),
     };
     writeln!(stdout(), "{text}")?;
@@ -133,6 +150,24 @@ async fn copy(
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the target topic may have the event: an event for one group is only for topics that this group reads. Its original, of which it
+/// is a repetition, is copied all the same.
+fn is_for(event: &EventRecord, topic: &str) -> bool {
+    event.addressee.as_ref().is_none_or(|addressee| covers(addressee, topic))
+}
+
+/// Whether the subscription of a group covers a topic.
+pub fn covers(addressee: &Addressee, topic: &str) -> bool {
+    Pattern::new(&addressee.subscription).is_ok_and(|pattern| pattern.matches(topic))
+}
+
+fn left_out(count: u64, topic: &str) -> String {
+    match count {
+        0 => String::new(),
+        _ => format!("; {} for groups that do not read {topic} left out", counted(count, "event")),
+    }
 }
 
 /// A summary of an event in one line.

@@ -4,7 +4,7 @@ use crate::long_form::Random;
 use crate::remote::{Server, id_of, line, lines, with_token};
 use crate::support::{TempFolder, prombus, run};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::process::Stdio;
@@ -340,7 +340,7 @@ fn errors_say_what_to_do() {
 }
 
 #[test]
-fn an_event_for_a_group_that_does_not_exist_can_be_skipped_and_a_replay_drops_its_addressee() {
+fn an_event_for_a_group_that_does_not_exist_can_be_skipped_and_a_replay_keeps_its_addressee() {
     let server = Server::start();
     let addressed = line("orders", 1)
         .replace("\"payload\"", "\"addressee\":{\"subscription\":\"*\",\"group\":\"billing\"},\"payload\"");
@@ -358,5 +358,15 @@ fn an_event_for_a_group_that_does_not_exist_can_be_skipped_and_a_replay_drops_it
     server.ok(&["replay", "orders", "copy"]);
     let copies = server.events("copy");
     assert_eq!(copies.len(), 3);
-    assert!(copies.iter().all(|event| event.get("addressee").is_none()), "{copies:?}");
+    assert_eq!(copies[2]["addressee"], json!({"subscription": "*", "group": "billing"}), "{copies:?}");
+    // The group does not read this topic, and no other group may get its event.
+    let text = server.ok(&["replay", "orders", "other.copy"]);
+    assert!(text.contains("1 event for groups that do not read other.copy left out"), "{text}");
+    let text = server.ok(&["replay", "orders", "other.copy", "--dry-run", "--json"]);
+    let json: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&json["events"], &json["not_for_target"]), (&json!(2), &json!(1)));
+    assert!(server.events("other.copy").iter().all(|event| event.get("addressee").is_none()));
+    // With another topic, creating the group would not help.
+    let ran = server.feed(&["import", "other.orders", "-"], &addressed);
+    assert!(ran.code == Some(1) && ran.stderr.contains("does not cover the topic"), "{ran:?}");
 }

@@ -103,6 +103,23 @@ fn a_redrive_needs_yes_and_publishes_only_selected_events() {
     assert_eq!((&json[0]["open"], &json[0]["groups"]), (&json!(28), &json!({"billing": 28})));
 }
 
+/// A token for `publish:dlq.orders` must not reach other topics through an admin who redrives.
+#[test]
+fn a_letter_whose_event_is_of_another_topic_is_not_redriven() {
+    let server = Server::start();
+    server.make_group("payments", "billing");
+    let planted = letter("payments", 1, "billing", "timeout").replacen("dlq.payments", "dlq.orders", 1);
+    server.import(&[planted]);
+    for more in [&["--yes"][..], &["--yes", "--all-groups"]] {
+        let said = server.ok(&[&["dlq", "redrive", "orders"], more].concat());
+        assert!(
+            said.contains("0 events published again; 1 skipped, because they are not dead letters"),
+            "{said}"
+        );
+    }
+    assert_eq!(server.count("payments"), 0);
+}
+
 /// Redrives all letters of `billing`, one of three groups, and checks that each event reaches `billing` exactly once, and the
 /// other groups never.
 fn redriven_to_one_group_of_three(letters: u64, interrupt: impl FnOnce(Server) -> Server) {
@@ -137,7 +154,7 @@ fn a_redrive_that_is_killed_and_repeated_reaches_one_group_of_three_once() {
     redriven_to_one_group_of_three(1_000, |server| {
         for at in [100, 500] {
             let mut child =
-                server.command(&["dlq", "redrive", "orders", "--yes", "--rate", "500"]).spawn().unwrap();
+                server.command(&["dlq", "redrive", "orders", "--yes", "--rate", "200"]).spawn().unwrap();
             assert!(server.kill_at(&mut child, "orders", at), "the redrive ended before it was killed");
         }
         server
@@ -148,7 +165,7 @@ fn a_redrive_that_is_killed_and_repeated_reaches_one_group_of_three_once() {
 fn a_redrive_survives_a_server_that_is_killed() {
     redriven_to_one_group_of_three(1_000, |server| {
         let mut child =
-            server.command(&["dlq", "redrive", "orders", "--yes", "--rate", "500"]).spawn().unwrap();
+            server.command(&["dlq", "redrive", "orders", "--yes", "--rate", "200"]).spawn().unwrap();
         while server.count("orders") < 300 {
             assert!(child.try_wait().unwrap().is_none(), "the redrive ended before the server was killed");
             std::thread::sleep(std::time::Duration::from_millis(1));

@@ -22,7 +22,7 @@ const SHOWN: u64 = 5;
 struct Skipped {
     /// Dead letters whose event was already redriven `--max-redrives` times.
     exhausted: u64,
-    /// Open events that are not dead letters.
+    /// Open events that are not dead letters of this topic.
     others: u64,
     /// Dead letters that do not name the subscription of their group.
     without_subscription: u64,
@@ -130,6 +130,11 @@ async fn next_selected(
         if letter.state != LetterState::Open || !is_selected(&args.selection, &letter.letter) {
             continue;
         }
+        // A token that may publish here but not to other topics must not reach them through an admin who redrives.
+        if letter.letter.original.topic.dead_letter().as_str() != letters.states.topic {
+            skipped.others += 1;
+            continue;
+        }
         if redrives_of(&letter.letter.original) >= u64::from(args.max_redrives) {
             skipped.exhausted += 1;
             continue;
@@ -153,13 +158,16 @@ fn redrives_of(event: &EventRecord) -> u64 {
 }
 
 /// The event to publish. Its id is derived from the dead letter's id and the addressee, so that redriving a dead letter twice adds only one
-/// event. Redrives to different groups, or to all groups, have different ids: one must not pass for the other.
+/// event. Redrives to different groups, or to all groups, have different ids: one must not pass for the other. A dead letter of an older
+/// version, which does not name a subscription, has one id: that version may have redriven it without recording it.
 fn record_of(letter: &Letter, addressee: Option<Addressee>) -> Record {
     let original = &letter.letter.original;
     let mut record = Record::copy_of(original, original.topic.as_str());
-    let name = match &addressee {
-        Some(Addressee { subscription, group }) => format!("redrive to group {group:?} on {subscription:?}"),
-        None => "redrive".to_owned(),
+    let name = match (&addressee, &letter.letter.subscription) {
+        (Some(Addressee { subscription, group }), Some(_)) => {
+            format!("redrive to group {group:?} on {subscription:?}")
+        }
+        (Some(_), None) | (None, _) => "redrive".to_owned(),
     };
     record.options.id = Some(Uuid::new_v5(&letter.id, name.as_bytes()));
     record.options.headers.insert(REDRIVES.to_owned(), (redrives_of(original) + 1).to_string());
@@ -176,7 +184,7 @@ impl Skipped {
             }
         };
         add(self.exhausted, format!("they were redriven {} times (--max-redrives)", args.max_redrives));
-        add(self.others, "they are not dead letters".to_owned());
+        add(self.others, "they are not dead letters of this topic".to_owned());
         add(self.without_subscription, "they need --subscription or --all-groups".to_owned());
         text
     }
@@ -192,20 +200,23 @@ mod tests {
 
     #[test]
     fn a_redrive_has_an_id_of_its_own_for_each_addressee() {
-        let text = r#"{"topic":"a","group":"g","err":"x","attempts":1,"ts":1,
+        let text = r#"{"topic":"a","group":"g","subscription":"a","err":"x","attempts":1,"ts":1,
             "original":{"id":"0196f1d0-0000-7000-8000-000000000001","ts":5,"topic":"a","payload":1}}"#;
-        let letter = Letter {
+        let mut letter = Letter {
             id: Uuid::from_u128(7),
             ts: 5,
             json: bytes::Bytes::new(),
             letter: serde_json::from_str(text).unwrap(),
             state: LetterState::Open,
         };
-        let id = |addressee| record_of(&letter, addressee).options.id.unwrap();
-        let to = |subscription: &str, group: &str| id(Some(Addressee::new(subscription, group)));
+        let id = |letter: &Letter, addressee| record_of(letter, addressee).options.id.unwrap();
+        let to = |subscription: &str, group: &str| id(&letter, Some(Addressee::new(subscription, group)));
         assert_eq!(to("a", "g"), to("a", "g"));
         assert_ne!(to("a", "g"), to("a.*", "g"));
         assert_ne!(to("a", "g"), to("a", "h"));
-        assert_eq!(id(None), Uuid::new_v5(&letter.id, b"redrive"));
+        let to_all = Uuid::new_v5(&letter.id, b"redrive");
+        assert_eq!(id(&letter, None), to_all);
+        letter.letter.subscription = None;
+        assert_eq!(id(&letter, Some(Addressee::new("a", "g"))), to_all, "of an older version");
     }
 }
