@@ -2,11 +2,13 @@
 
 mod discarded_body;
 mod prefixed_socket;
+mod reset_on_close;
 mod single_answer;
 mod streaming_client;
 mod timeouts;
 
 pub(crate) use prefixed_socket::PrefixedSocket;
+pub(crate) use reset_on_close::{ResetOnClose, ResetSwitch};
 pub(crate) use single_answer::answer_once;
 
 use crate::clock::now_ms;
@@ -91,6 +93,7 @@ where
         biased;
         ended = connection.as_mut() => ended,
         withdrawn = streaming.withdrawn() => {
+            peer.reset_if_relayed();
             return tracing::debug!("{}: a stream was ended: {withdrawn}", peer.ends.remote);
         }
         () = gateway.stopping.wait() => {
@@ -103,6 +106,9 @@ where
     };
     if let Err(error) = ended {
         tracing::debug!("{}: {error}", peer.ends.remote);
+    }
+    if streaming.is_withdrawn() {
+        peer.reset_if_relayed();
     }
 }
 

@@ -34,6 +34,12 @@ impl StreamingClient {
         }
     }
 
+    /// Whether the token of the current stream was withdrawn.
+    pub(super) fn is_withdrawn(&self) -> bool {
+        let owner = self.0.borrow().clone();
+        owner.is_some_and(|mut standing| standing.check().is_err())
+    }
+
     /// Resolves when the token of the current stream was withdrawn and the stream has not ended in time.
     pub(super) async fn withdrawn(&self) -> Withdrawn {
         let mut owners = self.0.subscribe();
