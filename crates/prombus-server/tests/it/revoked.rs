@@ -85,15 +85,54 @@ async fn streams_that_are_not_read_end_with_their_token_and_others_stay() {
         "/subscribe/big?from=earliest",
         "/replay?topic=big&limit=1000000",
         "/state/big?ndjson=1",
+        // Responses of known length.
+        "/topics",
+        "/state/big/7",
     ] {
         revoked.push(begin(rig.address, path, "gone").await);
     }
     // Until the sockets are full.
     sleep(Duration::from_millis(300)).await;
-    assert_eq!(connections(&rig).await, 5);
+    assert_eq!(connections(&rig).await, 7);
     rig.reload.reload(&with_tokens(&["keep"])).expect("valid options");
     wait_for_connections(&rig, 1, END_MAX).await;
     drop((kept, revoked));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_whose_body_never_arrives_end_with_their_token() {
+    let rig = Rig::with(with_tokens(&["keep", "gone"])).await;
+    let mut socket = TcpStream::connect(rig.address).await.expect("it connects");
+    let head = format!(
+        "POST /publish/late HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer gone\r\nContent-Length: 5\r\n\r\n1",
+        rig.address
+    );
+    socket.write_all(head.as_bytes()).await.expect("sent");
+    while connections(&rig).await == 0 {
+        sleep(Duration::from_millis(10)).await;
+    }
+    // Until the request is handled.
+    sleep(Duration::from_millis(100)).await;
+    rig.reload.reload(&with_tokens(&["keep"])).expect("valid options");
+    wait_for_connections(&rig, 0, END_MAX).await;
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).await.expect("a response");
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_of_open_routes_stay() {
+    let rig = Rig::with(with_tokens(&["keep", "gone"])).await;
+    let mut probe = TcpStream::connect(rig.address).await.expect("it connects");
+    for secrets in [&["keep"][..], &["keep", "new"], &["keep"]] {
+        let request = format!("GET /healthz HTTP/1.1\r\nHost: {}\r\n\r\n", rig.address);
+        probe.write_all(request.as_bytes()).await.expect("sent");
+        let mut head = [0; 4_096];
+        assert!(probe.read(&mut head).await.expect("a response") > 0);
+        rig.reload.reload(&with_tokens(secrets)).expect("valid options");
+        sleep(Duration::from_millis(700)).await;
+    }
+    assert_eq!(connections(&rig).await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
