@@ -2,16 +2,18 @@
 
 mod discarded_body;
 mod prefixed_socket;
+mod reset_on_close;
+mod response_owner;
 mod single_answer;
-mod streaming_client;
 mod timeouts;
 
 pub(crate) use prefixed_socket::PrefixedSocket;
+pub(crate) use reset_on_close::{ResetOnClose, ResetSwitch};
 pub(crate) use single_answer::answer_once;
 
 use crate::clock::now_ms;
 use crate::gateway::Gateway;
-use crate::http::{self, ApiError};
+use crate::http::{self, ApiError, ResponseOwner};
 use crate::metrics::RouteMetrics;
 use crate::peer::Peer;
 use crate::ws::{Session, WebSocket, upgrade};
@@ -25,11 +27,11 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use response_owner::CurrentOwner;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
-use streaming_client::StreamingClient;
 use timeouts::{RequestPhase, SharedRequestPhase, TimedSocket};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -70,16 +72,16 @@ where
     let limits = &gateway.options.connections;
     let phase = SharedRequestPhase::new();
     let socket = TokioIo::new(TimedSocket::new(socket, phase.clone(), limits));
-    let streaming = StreamingClient::new();
+    let owner = CurrentOwner::new();
     let service = service_fn(|request: Request<Incoming>| {
         let (gateway, router, peer) = (Arc::clone(&gateway), router.clone(), Arc::clone(&peer));
-        let (phase, streaming) = (phase.clone(), &streaming);
+        let (phase, owner) = (phase.clone(), &owner);
         async move {
-            streaming.begins_request();
+            owner.begins_request();
             phase.set(RequestPhase::Request);
             let mut response = answer::<S>(gateway, router, peer, request).await;
             phase.set(RequestPhase::Idle);
-            streaming.responds(&mut response);
+            owner.responds(&mut response);
             Ok::<_, Infallible>(response)
         }
     });
@@ -90,8 +92,9 @@ where
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => ended,
-        withdrawn = streaming.withdrawn() => {
-            return tracing::debug!("{}: a stream was ended: {withdrawn}", peer.ends.remote);
+        () = owner.ends(&gateway.live) => {
+            peer.reset_if_relayed();
+            return tracing::debug!("{}: closed: the token of the last response was withdrawn", peer.ends.remote);
         }
         () = gateway.stopping.wait() => {
             connection.as_mut().graceful_shutdown();
@@ -103,6 +106,9 @@ where
     };
     if let Err(error) = ended {
         tracing::debug!("{}: {error}", peer.ends.remote);
+    }
+    if owner.is_withdrawn() {
+        peer.reset_if_relayed();
     }
 }
 
@@ -142,7 +148,9 @@ where
         },
     };
     if response.status().as_u16() >= 400 {
-        leftover.discard(waits_for_continue).await;
+        let is_withdrawn =
+            response.extensions().get::<ResponseOwner>().is_some_and(ResponseOwner::is_withdrawn);
+        leftover.discard(waits_for_continue, is_withdrawn).await;
     }
     response
 }

@@ -39,6 +39,7 @@ mod replay;
 mod request_body;
 mod request_decompression;
 mod response_compression;
+mod response_owner;
 mod response_stream;
 mod reverse_reader;
 mod route;
@@ -56,12 +57,12 @@ pub(crate) use access::{admit, bearer};
 pub(crate) use error::ApiError;
 pub(crate) use follower::{LeaderView, OwnRoute, refuse};
 pub(crate) use publish::ADDRESSEE_FORBIDDEN;
-pub(crate) use response_stream::StreamOwner;
+pub(crate) use response_owner::ResponseOwner;
 
 use crate::gateway::Gateway;
 use crate::metrics::RouteMetrics;
+use access::Access;
 use axum::Router;
-use axum::body::HttpBody as _;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
@@ -69,7 +70,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::MethodRouter;
 use call::Call;
 use prombus_protocol::ErrorCode;
-use route::Route;
+use route::{Route, Verb};
 use routes::ROUTES;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -102,12 +103,23 @@ async fn serve(route: &'static Route, gateway: Arc<Gateway>, request: Request) -
     let started = Instant::now();
     let method = request.method().clone();
     let (owner, answered) = match Call::new(route.access, route.parameters, gateway, request).await {
-        Ok(call) => (Some(StreamOwner::of(&call)), (route.handler)(call).await),
+        Ok(call) => {
+            let standing = call.standing.clone();
+            let mut answered = (route.handler)(call).await;
+            // An open route needs no token, so no reload can withdraw it.
+            let owner = (route.access != Access::Open).then_some(ResponseOwner(standing));
+            // A reload may have withdrawn the token while the handler was reading. The effects of other requests have happened.
+            if route.verb == Verb::Get
+                && let Some(owner) = &owner
+            {
+                answered = owner.check().and(answered);
+            }
+            (owner, answered)
+        }
         Err(refused) => (None, Err(refused)),
     };
     let mut response = answered.unwrap_or_else(ApiError::into_response);
-    // A body of unknown length is a stream.
-    if let Some(owner) = owner.filter(|_| response.body().size_hint().exact().is_none()) {
+    if let Some(owner) = owner {
         response.extensions_mut().insert(owner);
     }
     let ms = started.elapsed().as_secs_f64() * 1000.0;

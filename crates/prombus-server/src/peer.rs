@@ -1,5 +1,6 @@
 //! The two ends of a connection, and its slot among the `max_connections`.
 
+use crate::connection::ResetSwitch;
 use crate::rate_limit::ConnectionRate;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,6 +24,8 @@ pub(crate) struct Peer {
     pub(crate) ends: Ends,
     /// Whether a follower relays this connection. When this process stops, the client can connect to that follower again.
     pub(crate) is_relayed: bool,
+    /// Whether the socket of a relayed connection is closed with a reset. Has no effect on a direct connection.
+    pub(crate) reset: ResetSwitch,
     /// The publish rate of the connection.
     pub(crate) rate: ConnectionRate,
     /// Released when the last reference to the connection is dropped.
@@ -50,6 +53,13 @@ impl Drop for ConnectionSlot {
     }
 }
 
+impl Peer {
+    /// The connection ends now, although the client may not have read everything. A follower that relays it learns this at once.
+    pub(crate) fn reset_if_relayed(&self) {
+        self.reset.turn_on();
+    }
+}
+
 #[cfg(feature = "test-util")]
 impl Peer {
     /// A connection from this machine without a socket.
@@ -62,6 +72,7 @@ impl Peer {
                 is_tls: false,
             },
             is_relayed: false,
+            reset: ResetSwitch::default(),
             rate,
             _slot: ConnectionSlot::new(permit.expect("one permit is free"), count),
         })

@@ -1,6 +1,6 @@
 //! The listening server, over its own store or over a store that several servers (gateways) share.
 
-use crate::connection;
+use crate::connection::{self, ResetSwitch};
 use crate::gateway::{Gateway, GatewayParts};
 use crate::http;
 use crate::listener::{Listeners, Slots};
@@ -134,7 +134,13 @@ async fn run_one(gateway: Arc<Gateway>, stop: &StopSender, listeners: Listeners,
         // The certificate may have changed since the last connection.
         let tls = serving.live.current().tls.as_ref().map(|tls| tls.acceptor.clone());
         let ends = Ends { remote, local: socket.local_addr().unwrap_or(remote), is_tls: tls.is_some() };
-        let peer = Arc::new(Peer { ends, is_relayed: false, rate: serving.rates.connection(), _slot: slot });
+        let peer = Arc::new(Peer {
+            ends,
+            is_relayed: false,
+            reset: ResetSwitch::default(),
+            rate: serving.rates.connection(),
+            _slot: slot,
+        });
         tokio::spawn(connection::serve(Arc::clone(&serving), router.clone(), socket, peer, tls));
     });
     shutdown.await;

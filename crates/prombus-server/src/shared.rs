@@ -11,6 +11,7 @@ mod leader;
 mod probe;
 mod state;
 
+use crate::connection::{ResetOnClose, ResetSwitch};
 use crate::gateway::GatewayParts;
 use crate::listener::{Listeners, Slots};
 use crate::metrics::SharedStoreMetrics;
@@ -90,8 +91,8 @@ impl SharedGateway {
     }
 }
 
-/// Serves a connection. TLS is already terminated.
-async fn serve<S>(state: SharedState, mut socket: S, ends: Ends, slot: ConnectionSlot)
+/// Serves a connection. TLS is already terminated. `reset`: the switch of the socket.
+async fn serve<S>(state: SharedState, mut socket: S, ends: Ends, slot: ConnectionSlot, reset: ResetSwitch)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -108,7 +109,7 @@ where
     let is_relayed = Preface::is_first_byte(read[0]);
     match duty {
         Duty::Leading(leading) if is_relayed => {
-            leader::serve_relayed(&state, &leading, socket, read, ends, slot).await;
+            leader::serve_relayed(&state, &leading, socket, read, ends, slot, reset).await;
         }
         Duty::Leading(leading) => leader::serve(&leading, socket, read, ends, slot).await,
         Duty::Following(_) if is_relayed => leader::refuse_relayed(&state, ends),
@@ -131,7 +132,9 @@ async fn accepted(
     let _ = socket.set_nodelay(true);
     keep_alive(&socket);
     let ends = Ends { remote, local: socket.local_addr().unwrap_or(remote), is_tls: tls.is_some() };
-    let Some(acceptor) = tls else { return serve(state, socket, ends, slot).await };
+    let reset = ResetSwitch::default();
+    let socket = ResetOnClose::new(socket, reset.clone());
+    let Some(acceptor) = tls else { return serve(state, socket, ends, slot, reset).await };
     let patience = state.parts.options.connections.head_timeout;
     let accepting = tokio::select! {
         accepting = timeout(patience, acceptor.accept(socket)) => accepting,
@@ -139,7 +142,7 @@ async fn accepted(
         () = state.stopping.wait() => return,
     };
     match accepting {
-        Ok(Ok(socket)) => serve(state, socket, ends, slot).await,
+        Ok(Ok(socket)) => serve(state, socket, ends, slot, reset).await,
         Ok(Err(error)) => tracing::debug!("{remote}: TLS handshake failed: {error}"),
         Err(_) => tracing::debug!("{remote}: TLS handshake timed out"),
     }

@@ -22,6 +22,7 @@ pub struct Principal {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Grants {
+    /// Sorted and without duplicates, so that equal permissions compare as equal.
     scopes: Vec<Scope>,
     /// Only the rules for this principal, in order. `None`: no rules are configured.
     rules: Option<Vec<Rule>>,
@@ -30,11 +31,13 @@ struct Grants {
 impl Principal {
     pub(super) fn new(
         name: String,
-        scopes: Vec<Scope>,
+        mut scopes: Vec<Scope>,
         rules: &[Rule],
         expires_ms: Option<i64>,
         fingerprint: Fingerprint,
     ) -> Self {
+        scopes.sort_by_cached_key(Scope::to_string);
+        scopes.dedup();
         let rules = rules_about(&name, rules);
         Self { name, grants: Some(Grants { scopes, rules }), expires_ms, fingerprint }
     }

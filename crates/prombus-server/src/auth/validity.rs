@@ -155,6 +155,17 @@ mod tests {
     }
 
     #[test]
+    fn scopes_in_another_order_or_twice_change_nothing() {
+        let before = with(vec![token("a", "1", &["subscribe:a", "admin", "publish:b"])], vec![]);
+        let a = before.authenticate(Some("1"), 0).expect("a token");
+        let after = with(vec![token("a", "1", &["admin", "publish:b", "admin", "subscribe:a"])], vec![]);
+        assert_eq!(after.validity(&a), Validity::Same);
+        assert_eq!(after.changes_since(&before), AuthChanges::default());
+        let fewer = with(vec![token("a", "1", &["admin", "publish:b"])], vec![]);
+        assert_eq!(fewer.validity(&a), Validity::Changed);
+    }
+
+    #[test]
     fn a_rule_for_others_changes_nothing() {
         let tokens = || vec![token("a", "1", &["admin"])];
         let before = with(tokens(), vec![rule("a")]);

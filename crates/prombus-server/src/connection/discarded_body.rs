@@ -17,6 +17,8 @@ use std::time::Duration;
 /// Maximum number of bytes that are discarded.
 const DISCARD_BYTES_MAX: usize = 64 << 20;
 const DISCARD_PATIENCE: Duration = Duration::from_secs(2);
+/// The same if the client's token was withdrawn. Such a connection ends within a second.
+const WITHDRAWN_PATIENCE: Duration = Duration::from_millis(250);
 
 struct Shared {
     body: Incoming,
@@ -72,7 +74,9 @@ impl Body for RequestBody {
 impl Leftover {
     /// Reads and discards the rest. `waits_for_continue`: the client sends its body only after `100 Continue`. If the handler has
     /// not started to read, that client sends no body, so nothing is read here.
-    pub(crate) async fn discard(self, waits_for_continue: bool) {
+    /// `is_withdrawn`: the client's token was withdrawn.
+    pub(crate) async fn discard(self, waits_for_continue: bool, is_withdrawn: bool) {
+        let patience = if is_withdrawn { WITHDRAWN_PATIENCE } else { DISCARD_PATIENCE };
         let mut read_bytes = 0;
         let discarding = poll_fn(|context| {
             let mut shared = self.0.lock();
@@ -86,7 +90,7 @@ impl Leftover {
             Poll::Ready(())
         });
         if !waits_for_continue || self.0.lock().has_started {
-            let _ = tokio::time::timeout(DISCARD_PATIENCE, discarding).await;
+            let _ = tokio::time::timeout(patience, discarding).await;
         }
     }
 }

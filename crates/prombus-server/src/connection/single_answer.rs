@@ -31,7 +31,7 @@ where
             let (parts, body) = request.into_parts();
             if response.status().as_u16() >= 400 {
                 let (_, leftover) = RequestBody::new(body);
-                leftover.discard(parts.headers.contains_key(header::EXPECT)).await;
+                leftover.discard(parts.headers.contains_key(header::EXPECT), false).await;
             }
             phase.set(RequestPhase::Idle);
             Ok::<_, Infallible>(response)

@@ -15,9 +15,10 @@ const BODY_BYTES_MAX: usize = 64 * 1024;
 /// The whole body of a request.
 pub(super) async fn body_of(call: &mut Call) -> Result<Bytes, ApiError> {
     let body = std::mem::take(&mut call.body);
-    let incoming = BodyReader::new(&call.gateway, &call.headers, body, BODY_BYTES_MAX)?;
+    let incoming =
+        BodyReader::new(&call.gateway, &call.headers, body, BODY_BYTES_MAX, call.standing.clone())?;
     let body = incoming.whole(&mut HeldBytes::new(&call.gateway)).await?;
-    // A body may take long to arrive.
+    // The last piece may have arrived together with the reload.
     call.standing.check()?;
     Ok(body)
 }

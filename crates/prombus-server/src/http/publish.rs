@@ -68,7 +68,7 @@ pub(super) async fn publish(call: Call) -> Answered {
     let envelope_bytes = if is_envelope { ENVELOPE_BYTES_MAX } else { 0 };
     let one_bytes_max = gateway.options.max_payload_bytes.saturating_add(envelope_bytes);
     let limit_bytes = if is_many { usize::MAX } else { one_bytes_max };
-    let incoming = BodyReader::new(&gateway, &headers, body, limit_bytes)?;
+    let incoming = BodyReader::new(&gateway, &headers, body, limit_bytes, standing.clone())?;
     if is_many {
         read_lines(incoming, NdjsonLines::new(one_bytes_max), &mut intake, &mut held).await?;
     } else {
@@ -77,7 +77,7 @@ pub(super) async fn publish(call: Call) -> Answered {
         intake.add(&whole)?;
     }
 
-    // A body may take long to arrive.
+    // The last piece may have arrived together with the reload.
     standing.check()?;
     let count = u32::try_from(intake.batch.len()).unwrap_or(u32::MAX);
     gateway.rates.take_publish(&*gateway.backend, &peer.rate, intake.topic.as_str(), count)?;

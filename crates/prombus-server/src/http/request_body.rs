@@ -5,6 +5,7 @@ use super::body_rate::BodyRate;
 use super::request_decompression::BodyDecoder;
 use crate::buffer_budget::Share;
 use crate::gateway::Gateway;
+use crate::live::Standing;
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode, header};
 use bytes::Bytes;
@@ -34,6 +35,8 @@ pub(super) struct BodyReader {
     /// How long the next piece may take.
     pause_max: Duration,
     rate: BodyRate,
+    /// Whether the sender still has its permissions.
+    standing: Standing,
 }
 
 impl BodyReader {
@@ -43,6 +46,7 @@ impl BodyReader {
         headers: &HeaderMap,
         body: Body,
         limit_bytes: usize,
+        standing: Standing,
     ) -> Result<Self, ApiError> {
         let limit_bytes = limit_bytes.min(gateway.options.connections.max_body_bytes);
         let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
@@ -59,6 +63,7 @@ impl BodyReader {
             read_bytes: 0,
             pause_max: limits.head_timeout,
             rate: BodyRate::new(limits.min_body_bytes_per_second),
+            standing,
         })
     }
 
@@ -95,11 +100,16 @@ impl BodyReader {
         }
     }
 
-    /// The next piece as the client sent it; `None` at the end.
+    /// The next piece as the client sent it; `None` at the end. Fails if a reload withdraws the sender's token while it waits.
     async fn receive(&mut self) -> Result<Option<Bytes>, ApiError> {
         loop {
             let asked_at = Instant::now();
-            let frame = timeout(self.pause_max, self.body.frame()).await.map_err(|_| {
+            let frame = tokio::select! {
+                biased;
+                frame = timeout(self.pause_max, self.body.frame()) => frame,
+                withdrawn = self.standing.withdrawn() => return Err(withdrawn.into()),
+            };
+            let frame = frame.map_err(|_| {
                 let message = format!("no body data arrived for {} s", self.pause_max.as_secs_f32());
                 ApiError::bad_request(message).with_status(StatusCode::REQUEST_TIMEOUT)
             })?;

@@ -31,16 +31,6 @@ pub(super) enum StreamError {
     Read(#[from] ReadError),
 }
 
-/// The caller whose stream a response is, as an extension of the response. The connection ends when its token is withdrawn.
-#[derive(Clone)]
-pub(crate) struct StreamOwner(pub(crate) Standing);
-
-impl StreamOwner {
-    pub(super) fn of(call: &Call) -> Self {
-        Self(call.standing.clone())
-    }
-}
-
 impl StreamError {
     /// The error response, for a response that has not begun.
     pub(super) fn into_answer(self) -> ApiError {
@@ -123,6 +113,8 @@ pub(super) async fn checked_body_of<P: ResponsePieces>(mut pieces: P) -> Result<
 fn stream_of<P: ResponsePieces>(pieces: P) -> impl TryStream<Ok = Bytes, Error = StreamError> + Send {
     try_unfold(pieces, async |mut pieces| match pieces.next().await {
         Ok(Some(bytes)) => {
+            // A reload may have withdrawn the token since the piece was read.
+            pieces.client().check_token()?;
             // The piece counts against the budget until the next one is requested.
             pieces.client().hold(bytes.len());
             // A fast client must not monopolize the thread.

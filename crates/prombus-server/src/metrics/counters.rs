@@ -1,6 +1,7 @@
 //! The figures that only the server knows, counted in atomics. Deliveries are counted per topic and group, not per connection.
 
-use super::label_cap::OTHER;
+use super::label_cap::LabelCap;
+use super::own_labels::OTHER;
 use super::requests::Requests;
 use parking_lot::Mutex;
 use prombus::{Figures, Histogram};
@@ -14,7 +15,9 @@ const MS_BOUNDS: &[f64] = &[1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 100
 /// The counters of the server.
 pub(crate) struct Metrics {
     /// The option `metrics_labels_max`.
-    pub(super) labels_max: usize,
+    labels_max: usize,
+    /// The labels of topics and groups that the backend counts.
+    pub(super) label_cap: Mutex<LabelCap>,
     /// Open WebSockets.
     pub(crate) ws_connections: AtomicU64,
     /// WebSockets that were closed because the client did not read.
@@ -55,6 +58,7 @@ impl Metrics {
     pub(crate) fn new(labels_max: usize) -> Self {
         Self {
             labels_max,
+            label_cap: Mutex::new(LabelCap::new(labels_max)),
             ws_connections: AtomicU64::new(0),
             ws_stalled: AtomicU64::new(0),
             ws_silent: AtomicU64::new(0),

@@ -1,9 +1,10 @@
 //! Formats the figures of the backend and the server.
 
 use super::counters::{Metrics, SubscriptionMetrics};
+use super::label_cap::LabelCap;
+use super::process;
 use super::shared_store::SharedStoreMetrics;
 use super::text::{FamilyKind, Format, MetricsText};
-use super::{label_cap, process};
 use crate::buffer_budget::Budget;
 use crate::rate_limit::Rates;
 use prombus::{Backend, Figures, GroupAge, GroupFigures, Histogram};
@@ -23,14 +24,17 @@ pub(crate) struct Sources<'a> {
 /// All metrics of a server that serves a backend.
 pub(crate) fn render(sources: &Sources<'_>, format: Format) -> String {
     let Sources { metrics, rates, budget, backend, ages, shared_store } = sources;
+    // Locked before the figures are taken: scrapes at the same time must not see figures that decrease.
+    let mut labels = metrics.label_cap.lock();
     let figures = backend.figures();
     metrics.forget_missing(&figures);
     let mut text = MetricsText::new(format);
     put_build(&mut text);
-    put_topics(&mut text, &figures, metrics.labels_max);
-    put_groups(&mut text, &figures, metrics.labels_max);
-    put_ages(&mut text, &figures, ages, metrics.labels_max);
-    put_dead_letters(&mut text, &figures, metrics.labels_max);
+    put_topics(&mut text, &figures, &mut labels);
+    put_groups(&mut text, &figures, &mut labels);
+    put_ages(&mut text, &figures, ages, &labels);
+    put_dead_letters(&mut text, &figures, &mut labels);
+    drop(labels);
     put_subscriptions(&mut text, metrics);
     put_store(&mut text, &figures);
     put_connections(&mut text, metrics);
@@ -85,19 +89,19 @@ fn put_build(text: &mut MetricsText) {
     text.sample(&labels, 1);
 }
 
-fn put_topics(text: &mut MetricsText, figures: &Figures, labels_max: usize) {
+fn put_topics(text: &mut MetricsText, figures: &Figures, labels: &mut LabelCap) {
     text.family(
         "events_published_total",
         FamilyKind::Counter,
         "Events published to a topic since it was created, without duplicates.",
     );
-    for (topic, published) in label_cap::topics(&figures.topics, labels_max) {
+    for (topic, published) in labels.topics(&figures.topics) {
         text.sample(&[("topic", topic)], published);
     }
 }
 
-fn put_groups(text: &mut MetricsText, figures: &Figures, labels_max: usize) {
-    let rows = label_cap::groups(&figures.groups, labels_max);
+fn put_groups(text: &mut MetricsText, figures: &Figures, labels: &mut LabelCap) {
+    let rows = labels.groups(&figures.groups);
     let mut family = |name, kind, help, value: fn(&GroupFigures) -> u64| {
         text.family(name, kind, help);
         for row in &rows {
@@ -134,7 +138,7 @@ fn put_groups(text: &mut MetricsText, figures: &Figures, labels_max: usize) {
         it.lag
     });
     family("prombus_group_members", FamilyKind::Gauge, "Members of a group.", |it| it.members as u64);
-    put_members(text, figures, labels_max);
+    put_members(text, figures, labels);
     text.family("prombus_events_redelivered_total", FamilyKind::Counter, "Redeliveries, by reason.");
     for row in &rows {
         let counters = &row.figures.counters;
@@ -150,35 +154,35 @@ fn put_groups(text: &mut MetricsText, figures: &Figures, labels_max: usize) {
     }
 }
 
-fn put_dead_letters(text: &mut MetricsText, figures: &Figures, labels_max: usize) {
+fn put_dead_letters(text: &mut MetricsText, figures: &Figures, labels: &mut LabelCap) {
     text.family(
         "prombus_dead_letters_open",
         FamilyKind::Gauge,
         "Dead letters that are neither redriven nor discarded.",
     );
-    for (topic, open) in label_cap::dead_letters(&figures.dead_letters, labels_max) {
+    for (topic, open) in labels.dead_letters(&figures.dead_letters) {
         text.sample(&[("topic", topic)], open);
     }
 }
 
-fn put_members(text: &mut MetricsText, figures: &Figures, labels_max: usize) {
+fn put_members(text: &mut MetricsText, figures: &Figures, labels: &LabelCap) {
     text.family(
         "prombus_member_inflight",
         FamilyKind::Gauge,
         "Deliveries that the members with this name hold and have not settled.",
     );
-    for (labels, in_flight) in label_cap::members(&figures.groups, labels_max) {
+    for (labels, in_flight) in labels.members(&figures.groups) {
         text.sample(&labels, in_flight);
     }
 }
 
-fn put_ages(text: &mut MetricsText, figures: &Figures, ages: &[GroupAge], labels_max: usize) {
+fn put_ages(text: &mut MetricsText, figures: &Figures, ages: &[GroupAge], labels: &LabelCap) {
     text.family(
         "prombus_group_oldest_unsettled_age_seconds",
         FamilyKind::Gauge,
         "Time since the commit of the oldest event that a group has not settled; 0 if there is none.",
     );
-    for (labels, age_ms) in label_cap::ages(&figures.groups, ages, labels_max) {
+    for (labels, age_ms) in labels.ages(&figures.groups, ages) {
         text.sample(&labels, age_ms as f64 / 1000.0);
     }
 }

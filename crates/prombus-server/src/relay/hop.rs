@@ -1,11 +1,12 @@
 //! The hop: the connection from a follower to the leader.
 
+use futures_util::FutureExt as _;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -88,6 +89,18 @@ pub(crate) fn keep_alive(socket: &TcpStream) {
     let _ = set_tcp_keepidle(socket, KEEP_ALIVE_IDLE);
     let _ = set_tcp_keepintvl(socket, KEEP_ALIVE_INTERVAL);
     let _ = set_tcp_keepcnt(socket, KEEP_ALIVE_PROBES);
+}
+
+impl Hop {
+    /// Whether the leader has reset the connection, also if bytes that it sent before were not read.
+    pub(super) fn is_reset(&self) -> bool {
+        let socket = match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(socket) => socket.get_ref().0,
+        };
+        // Resolves at once if the socket has an error, without a system call.
+        socket.ready(Interest::ERROR).now_or_never().is_some()
+    }
 }
 
 impl AsyncRead for Hop {

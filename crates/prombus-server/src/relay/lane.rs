@@ -62,7 +62,8 @@ impl Lane {
         self.is_closed && !self.has_unsent()
     }
 
-    fn is_blocked(&self) -> bool {
+    /// Whether the receiver has not accepted everything that was read, so that nothing more is read.
+    pub(super) fn is_blocked(&self) -> bool {
         !self.pending.is_empty()
     }
 

@@ -26,6 +26,14 @@ const STALLED_CLOSE: Duration = Duration::from_secs(35);
 const FRAME_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a client may take to answer a close frame, or to close its side.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
+/// The same if the leader has sent everything and then closed the connection: the leader has already waited for the client.
+const CLOSE_PATIENCE_AFTER_LEADER: Duration = Duration::from_millis(250);
+/// How often a connection whose client does not read is checked for a reset by the leader.
+const RESET_CHECK: Duration = Duration::from_millis(100);
+/// How long the client may take to accept what the leader sent before it reset the connection. The leader does that when the
+/// client's token was withdrawn. Together with the limits of the leader (`ws/timers.rs`), it takes less than the second that
+/// docs/operating.md promises.
+const RESET_PATIENCE: Duration = Duration::from_millis(50);
 /// An HTTP connection is idle if no bytes were copied for this long and the last ones came from the leader.
 const QUIET: Duration = Duration::from_millis(250);
 
@@ -51,12 +59,16 @@ pub(crate) struct Splice<C> {
     stall: Duration,
     /// Runs while bytes wait for the client and it accepts nothing.
     stall_timer: Option<Pin<Box<Sleep>>>,
+    /// Runs while the client is so slow that nothing is read from the leader: when to check for a reset.
+    reset_check: Option<Pin<Box<Sleep>>>,
+    /// When the client must have accepted the last bytes of a leader that has reset the connection.
+    reset_until: Option<Instant>,
 }
 
 /// Why copying has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Over {
-    /// The client is gone, or does not read.
+    /// The client is gone, or does not read. After a reset by the leader, it has less time to read.
     Client,
     /// The leader has ended the connection, or the connection to it broke.
     Leader,
@@ -92,6 +104,8 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Splice<C> {
             closes_leader: false,
             stall: limits.stall_timeout + STALLED_CLOSE,
             stall_timer: None,
+            reset_check: None,
+            reset_until: None,
         }
     }
 
@@ -109,14 +123,17 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Splice<C> {
         };
         match over {
             Over::Client => {}
-            Over::Leader | Over::Boundary => self.end(Ending::LEADER_CHANGED).await,
+            Over::Leader | Over::Boundary => {
+                let patience = self.close_patience();
+                self.end(Ending::LEADER_CHANGED, patience).await;
+            }
             Over::LeaderChanged if self.response.frames().is_none() => {}
-            Over::LeaderChanged => self.end(Ending::LEADER_CHANGED).await,
+            Over::LeaderChanged => self.end(Ending::LEADER_CHANGED, CLOSE_PATIENCE).await,
             Over::Stopping => {
                 let stopped =
                     timeout(drain_timeout.saturating_sub(2 * FRAME_PATIENCE + CLOSE_PATIENCE), self.stop());
                 if stopped.await != Ok(Over::Client) {
-                    self.end(Ending::SHUTDOWN).await;
+                    self.end(Ending::SHUTDOWN, CLOSE_PATIENCE).await;
                 }
             }
         }
@@ -142,7 +159,8 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Splice<C> {
             match to_leader {
                 Err(over) => return Poll::Ready(over),
                 Ok(has_moved) if !has_moved && !to_client => {
-                    return if self.is_stalled(context) { Poll::Ready(Over::Client) } else { Poll::Pending };
+                    let is_late = self.is_stalled(context) || self.is_late_after_reset(context);
+                    return if is_late { Poll::Ready(Over::Client) } else { Poll::Pending };
                 }
                 Ok(_) => {}
             }
@@ -210,8 +228,41 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Splice<C> {
         timer.as_mut().poll(context).is_ready()
     }
 
-    /// Ends the connection to the client; a WebSocket ends after a complete frame.
-    async fn end(&mut self, ending: Ending) {
+    /// Whether the leader has reset the connection, and the client has not accepted the leader's last bytes in time. Nothing is
+    /// read from the leader while the client does not read, so a read would not notice the reset.
+    fn is_late_after_reset(&mut self, context: &mut Context<'_>) -> bool {
+        if !self.to_client.is_blocked() {
+            self.reset_check = None;
+            return false;
+        }
+        loop {
+            let now = Instant::now();
+            if self.reset_until.is_none() && self.leader.is_reset() {
+                self.reset_until = Some(now + RESET_PATIENCE);
+            }
+            if self.reset_until.is_some_and(|until| now >= until) {
+                return true;
+            }
+            let next = self.reset_until.unwrap_or(now + RESET_CHECK);
+            let check = self.reset_check.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(next)));
+            if check.as_mut().poll(context).is_pending() {
+                return false;
+            }
+            self.reset_check = None;
+        }
+    }
+
+    /// How long the client may take to close its side after the leader has ended the connection.
+    fn close_patience(&self) -> Duration {
+        // A WebSocket without a close frame gets one from the follower. A client that still sends its request may not read the
+        // response before it has sent everything.
+        let has_waited = self.response.frames().map_or(self.is_answered, FrameBoundaries::has_close);
+        if has_waited { CLOSE_PATIENCE_AFTER_LEADER } else { CLOSE_PATIENCE }
+    }
+
+    /// Ends the connection to the client; a WebSocket ends after a complete frame. `patience`: how long the client may take to
+    /// close its side.
+    async fn end(&mut self, ending: Ending, patience: Duration) {
         self.to_leader.abandon();
         if self.response.frames().is_some() {
             self.ends_at_boundary = true;
@@ -226,7 +277,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Splice<C> {
                 let _ = timeout(FRAME_PATIENCE, self.client.write_all(&ending.frame())).await;
             }
         }
-        let _ = timeout(CLOSE_PATIENCE, self.shut()).await;
+        let _ = timeout(patience, self.shut()).await;
     }
 
     /// Shuts down the sending side, including that of TLS, and waits until the client closes its side. Closing a socket with

@@ -3,7 +3,7 @@
 use super::duty::Leading;
 use super::state::SharedState;
 use crate::clock::steady_ms;
-use crate::connection::{PrefixedSocket, serve_http};
+use crate::connection::{PrefixedSocket, ResetSwitch, serve_http};
 use crate::peer::{ConnectionSlot, Ends, Peer};
 use crate::relay::{AcceptedPreface, PrefaceCheck, PrefaceRefused};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(super) async fn serve_prefixed<S>(
 /// Who opened the connection to this process. The [`Ends`] are those of the client's own connection in both cases.
 enum Via {
     Client(Ends),
-    Follower(Ends),
+    Follower(Ends, ResetSwitch),
 }
 
 async fn serve_peer<S>(leading: &Leading, socket: PrefixedSocket<S>, via: Via, slot: ConnectionSlot)
@@ -45,15 +45,17 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let gateway = Arc::clone(&leading.gateway);
-    let (ends, is_relayed) = match via {
-        Via::Client(ends) => (ends, false),
-        Via::Follower(ends) => (ends, true),
+    let (ends, is_relayed, reset) = match via {
+        Via::Client(ends) => (ends, false, ResetSwitch::default()),
+        Via::Follower(ends, reset) => (ends, true, reset),
     };
-    let peer = Arc::new(Peer { ends, is_relayed, rate: gateway.rates.connection(), _slot: slot });
+    let rate = gateway.rates.connection();
+    let peer = Arc::new(Peer { ends, is_relayed, reset, rate, _slot: slot });
     serve_http(gateway, leading.router.clone(), socket, peer).await;
 }
 
 /// Serves a connection that begins with a preface, if the preface is authentic. The ends are then those that the preface names.
+/// `reset`: the switch of the socket.
 pub(super) async fn serve_relayed<S>(
     shared: &SharedState,
     leading: &Leading,
@@ -61,6 +63,7 @@ pub(super) async fn serve_relayed<S>(
     mut read: Vec<u8>,
     ends: Ends,
     slot: ConnectionSlot,
+    reset: ResetSwitch,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -79,7 +82,7 @@ pub(super) async fn serve_relayed<S>(
             };
             if timeout(patience, confirming).await.is_ok_and(|confirmed| confirmed.is_ok()) {
                 let socket = PrefixedSocket::new(read.split_off(PrefaceCheck::BYTES), socket);
-                serve_peer(leading, socket, Via::Follower(ends), slot).await;
+                serve_peer(leading, socket, Via::Follower(ends, reset), slot).await;
             }
         }
     }

@@ -93,7 +93,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
             HowEnded::Broken => session.lose(send.sent()),
         }
         let patience = if timers.is_withdrawn() { WITHDRAWN_PATIENCE } else { SHUTDOWN_PATIENCE };
-        let _ = tokio::time::timeout(patience, self.shut()).await;
+        let is_shut = tokio::time::timeout(patience, self.shut()).await.is_ok();
+        let Conversation { session, timers, .. } = &self.conversation;
+        if timers.is_withdrawn() && !is_shut {
+            session.reset_if_relayed();
+        }
     }
 
     /// Shuts down the sending side, including that of TLS, and waits until the client closes its side. Closing a socket with

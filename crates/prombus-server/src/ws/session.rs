@@ -116,6 +116,11 @@ impl Session {
         self.peer.is_relayed
     }
 
+    /// See [`Peer::reset_if_relayed`].
+    pub(super) fn reset_if_relayed(&self) {
+        self.peer.reset_if_relayed();
+    }
+
     /// The name of the token; `None` if no auth is configured.
     fn token_name(&self) -> Option<String> {
         let principal = self.principal.as_ref().filter(|principal| !principal.is_anyone());

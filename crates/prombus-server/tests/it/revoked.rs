@@ -4,6 +4,7 @@ use crate::rig::{Rig, options};
 use prombus::{Bus, PublishOptions};
 use prombus_server::{Scope, ServerOptions, TokenHash, TokenOptions};
 use serde_json::json;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
@@ -21,25 +22,28 @@ fn with_tokens(names: &[&str]) -> ServerOptions {
     options
 }
 
-/// A bus with more data than fits into the sockets, under different keys.
 async fn filled_bus() -> Bus {
     let bus = Bus::memory();
+    fill(&bus).await;
+    bus
+}
+
+/// Publishes more data than fits into the sockets, under different keys.
+pub async fn fill(bus: &Bus) {
     for number in 0..200 {
         let mut batch = bus.batch();
         let options = PublishOptions { key: Some(number.to_string()), ..PublishOptions::default() };
         batch.push("big", &"x".repeat(100_000), &options).expect("an event");
         bus.publish_batch(batch).await.expect("published");
     }
-    bus
 }
 
 /// Sends a request with a token, and reads only the first byte of the response.
-async fn begin(rig: &Rig, path: &str, token: &str) -> TcpStream {
+pub async fn begin(address: SocketAddr, path: &str, token: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_recv_buffer_size(16 * 1024).expect("a small buffer");
-    let mut socket = socket.connect(rig.address).await.expect("it connects");
-    let head =
-        format!("GET {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {token}\r\n\r\n", rig.address);
+    let mut socket = socket.connect(address).await.expect("it connects");
+    let head = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n\r\n");
     socket.write_all(head.as_bytes()).await.expect("sent");
     socket.read_u8().await.expect("a response");
     socket
@@ -74,29 +78,68 @@ async fn wait_for_connections(rig: &Rig, count: u64, within: Duration) {
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_that_are_not_read_end_with_their_token_and_others_stay() {
     let rig = Rig::over(filled_bus().await, with_tokens(&["keep", "gone"])).await;
-    let kept = begin(&rig, "/export?topic=big", "keep").await;
+    let kept = begin(rig.address, "/export?topic=big", "keep").await;
     let mut revoked = Vec::new();
     for path in [
         "/export?topic=big",
         "/subscribe/big?from=earliest",
         "/replay?topic=big&limit=1000000",
         "/state/big?ndjson=1",
+        // Responses of known length.
+        "/topics",
+        "/state/big/7",
     ] {
-        revoked.push(begin(&rig, path, "gone").await);
+        revoked.push(begin(rig.address, path, "gone").await);
     }
     // Until the sockets are full.
     sleep(Duration::from_millis(300)).await;
-    assert_eq!(connections(&rig).await, 5);
+    assert_eq!(connections(&rig).await, 7);
     rig.reload.reload(&with_tokens(&["keep"])).expect("valid options");
     wait_for_connections(&rig, 1, END_MAX).await;
     drop((kept, revoked));
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn requests_whose_body_never_arrives_end_with_their_token() {
+    let rig = Rig::with(with_tokens(&["keep", "gone"])).await;
+    let mut socket = TcpStream::connect(rig.address).await.expect("it connects");
+    let head = format!(
+        "POST /publish/late HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer gone\r\nContent-Length: 5\r\n\r\n1",
+        rig.address
+    );
+    socket.write_all(head.as_bytes()).await.expect("sent");
+    while connections(&rig).await == 0 {
+        sleep(Duration::from_millis(10)).await;
+    }
+    // Until the request is handled.
+    sleep(Duration::from_millis(100)).await;
+    rig.reload.reload(&with_tokens(&["keep"])).expect("valid options");
+    wait_for_connections(&rig, 0, END_MAX).await;
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).await.expect("a response");
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_of_open_routes_stay() {
+    let rig = Rig::with(with_tokens(&["keep", "gone"])).await;
+    let mut probe = TcpStream::connect(rig.address).await.expect("it connects");
+    for secrets in [&["keep"][..], &["keep", "new"], &["keep"]] {
+        let request = format!("GET /healthz HTTP/1.1\r\nHost: {}\r\n\r\n", rig.address);
+        probe.write_all(request.as_bytes()).await.expect("sent");
+        let mut head = [0; 4_096];
+        assert!(probe.read(&mut head).await.expect("a response") > 0);
+        rig.reload.reload(&with_tokens(secrets)).expect("valid options");
+        sleep(Duration::from_millis(700)).await;
+    }
+    assert_eq!(connections(&rig).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_is_used_by_another_token_after_a_stream_stays() {
     let rig = Rig::with(with_tokens(&["keep", "gone"])).await;
     rig.bus.publish("small", &1).await.expect("published");
-    let mut socket = begin(&rig, "/export?topic=small", "gone").await;
+    let mut socket = begin(rig.address, "/export?topic=small", "gone").await;
     let mut head = [0; 4_096];
     let count = socket.read(&mut head).await.expect("the rest");
     assert!(count > 0);

@@ -1,5 +1,6 @@
 //! Warns of a certificate that has expired, expires soon, or is not valid yet: at the start, at each reload, and once a day.
 
+use crate::messages::counted;
 use crate::time;
 use prombus_server::{Certificate, ReloadHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -44,8 +45,13 @@ fn warning(certificate: &Certificate, now_ms: i64) -> Option<String> {
     if left_ms <= 0 {
         Some(format!("the TLS certificate {file} expired at {at}: {how}"))
     } else if left_ms <= SOON_MS {
-        let days = left_ms / DAY_MS;
-        Some(format!("the TLS certificate {file} expires at {at}, in {days} days: {how}"))
+        // Counted in calendar days (UTC, as `at`), so that "today" is the day of `at`.
+        let days = expires_ms.div_euclid(DAY_MS) - now_ms.div_euclid(DAY_MS);
+        let when = match u64::try_from(days).unwrap_or(0) {
+            0 => "today".to_owned(),
+            days => format!("in {}", counted(days, "day")),
+        };
+        Some(format!("the TLS certificate {file} expires at {at}, {when}: {how}"))
     } else {
         None
     }
@@ -77,5 +83,22 @@ mod tests {
         );
         assert!(line(0).expect("a warning").contains("cert.pem expired at 2027-03-04"));
         assert_eq!(warning(&Certificate { expires_ms: None, ..certificate }, i64::MAX), None);
+    }
+
+    #[test]
+    fn the_last_days_are_counted_in_words() {
+        let hour_ms = DAY_MS / 24;
+        // At 04:00.
+        let expires_ms = 1_804_118_400_000 + 4 * hour_ms;
+        let certificate = Certificate {
+            file: "cert.pem".into(),
+            valid_from_ms: None,
+            expires_ms: Some(expires_ms),
+            chain_hash: [0; 32],
+        };
+        for (hours, when) in [(3, "today"), (5, "in 1 day"), (28, "in 1 day"), (29, "in 2 days")] {
+            let line = warning(&certificate, expires_ms - hours * hour_ms).expect("a warning");
+            assert!(line.contains(&format!("T04:00:00.000Z, {when}: replace")), "{line}");
+        }
     }
 }

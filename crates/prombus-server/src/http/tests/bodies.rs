@@ -1,7 +1,9 @@
 //! Tests of request bodies: compressed, slow, and with ambiguous framing.
 
 use super::{Answer, Rig, request};
+use crate::auth::Principal;
 use crate::http::request_body::BodyReader;
+use crate::live::Standing;
 use crate::options::ServerOptions;
 use axum::body::Body;
 use axum::http::HeaderMap;
@@ -22,6 +24,11 @@ fn zstd(text: &[u8]) -> Vec<u8> {
     let mut compressed = Vec::with_capacity(zstd_safe::compress_bound(text.len()));
     zstd_safe::compress(&mut compressed, text, 3).expect("in memory");
     compressed
+}
+
+/// A client without auth.
+fn anyone(rig: &Rig) -> Standing {
+    Standing::new(&rig.gateway.live, &Principal::anyone(), 0)
 }
 
 /// A body that arrives in pieces of this size.
@@ -88,7 +95,8 @@ async fn compressed_bodies_that_fill_whole_buffers_are_accepted() {
                 let mut headers = HeaderMap::new();
                 headers.insert("content-encoding", encoding.parse().expect("a header"));
                 let body = pieces(&compressed, size);
-                let mut incoming = BodyReader::new(&rig.gateway, &headers, body, length).expect("a body");
+                let mut incoming =
+                    BodyReader::new(&rig.gateway, &headers, body, length, anyone(&rig)).expect("a body");
                 let mut read = Vec::new();
                 while let Some(piece) =
                     incoming.next().await.unwrap_or_else(|error| panic!("{encoding}: {error:?}"))
@@ -194,7 +202,8 @@ async fn a_body_below_the_minimum_rate_is_refused_and_a_slow_one_is_not() {
 async fn time_in_which_the_server_does_not_read_does_not_count() {
     let rig = Rig::open();
     let body = pieces(&[b'1'; 20], 1);
-    let mut incoming = BodyReader::new(&rig.gateway, &HeaderMap::new(), body, 100).expect("a body");
+    let mut incoming =
+        BodyReader::new(&rig.gateway, &HeaderMap::new(), body, 100, anyone(&rig)).expect("a body");
     for _ in 0..20 {
         assert!(incoming.next().await.expect("no error").is_some());
         tokio::time::sleep(Duration::from_secs(5)).await;
