@@ -10,6 +10,7 @@ use crate::serve_error::ServeError;
 use crate::tls::Certificate;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Why a reload is refused. Nothing has changed then.
 #[derive(Debug, thiserror::Error)]
@@ -62,19 +63,24 @@ pub struct ReloadHandle {
     live: Arc<Live>,
     /// Held during a reload, so that two do not interleave.
     reloading: Arc<Mutex<()>>,
+    /// Whether this is a gateway of a shared store.
+    is_shared: bool,
+    /// Whether it was logged that other gateways keep the certificate of the start.
+    has_noted_relay: Arc<AtomicBool>,
 }
 
 impl ReloadHandle {
-    pub(crate) fn new(live: Arc<Live>) -> Self {
-        Self { live, reloading: Arc::default() }
+    pub(crate) fn new(live: Arc<Live>, is_shared: bool) -> Self {
+        Self { live, reloading: Arc::default(), is_shared, has_noted_relay: Arc::default() }
     }
 
     /// Replaces `auth`, `tls`, `cors_origins`, `allowed_hosts` and `rates` with those of the options; other options are ignored.
     /// Reads the key files and the certificate, so it blocks.
     ///
     /// Clients whose token was removed, has another secret, or has other permissions are disconnected, and their leases return
-    /// at once. Other clients are not affected. New TLS handshakes use the new certificate; open connections stay. TLS is not
-    /// switched on or off, because the URLs of all clients would be wrong.
+    /// at once. Other clients are not affected. New TLS handshakes of clients use the new certificate; open connections stay, and
+    /// other gateways of a shared store keep seeing the certificate of the start. TLS is not switched on or off, because the URLs
+    /// of all clients would be wrong.
     ///
     /// # Errors
     /// [`ReloadError`]. Nothing has changed then.
@@ -90,7 +96,18 @@ impl ReloadHandle {
         }
         let changes = changes(&before, &after);
         self.live.replace(after);
+        if self.notes_relay(&changes) {
+            tracing::info!(
+                "other gateways keep seeing the certificate with which this process started; the relay between gateways gets \
+                 the new one with the next restart"
+            );
+        }
         Ok(changes)
+    }
+
+    /// Whether to log now, once per process, that the certificate of the relay has not changed.
+    fn notes_relay(&self, changes: &ReloadChanges) -> bool {
+        self.is_shared && changes.certificate.is_some() && !self.has_noted_relay.swap(true, Ordering::Relaxed)
     }
 
     /// What is in effect now.
@@ -143,7 +160,8 @@ mod tests {
     }
 
     fn handle(options: &ServerOptions) -> ReloadHandle {
-        ReloadHandle::new(Arc::new(Live::new(LiveOptions::new(options, None).expect("valid options"))))
+        let live = Live::new(LiveOptions::new(options, None).expect("valid options"));
+        ReloadHandle::new(Arc::new(live), true)
     }
 
     fn tls_files() -> (TemporaryFile, TemporaryFile) {
@@ -234,5 +252,17 @@ mod tests {
         assert_eq!(handle.certificate().as_ref(), Some(&certificate));
         assert_ne!(certificate.chain_hash, before.chain_hash);
         assert_eq!(relay_hash(), started);
+    }
+
+    #[test]
+    fn a_gateway_notes_once_that_the_relay_keeps_its_certificate() {
+        let (first, second) = (tls_files(), tls_files());
+        let replaced = handle(&with_tls(&first)).reload(&with_tls(&second)).expect("valid");
+        let same = handle(&with_tls(&first)).reload(&with_tls(&first)).expect("valid");
+        let handle = handle(&with_tls(&first));
+        let notes = [&same, &replaced, &replaced].map(|changes| handle.notes_relay(changes));
+        assert_eq!(notes, [false, true, false]);
+        let alone = ReloadHandle { is_shared: false, ..self::handle(&with_tls(&first)) };
+        assert!(!alone.notes_relay(&replaced), "no other gateway");
     }
 }

@@ -90,7 +90,7 @@ impl Server {
 
     /// Replaces tokens, rules, certificates, origins and rates while the server runs.
     pub fn reload_handle(&self) -> ReloadHandle {
-        ReloadHandle::new(Arc::clone(&self.live))
+        ReloadHandle::new(Arc::clone(&self.live), matches!(self.serving, Serving::Shared(_)))
     }
 
     /// The number of file descriptors that the server may need. The caller compares it with the limit that

@@ -1,16 +1,13 @@
 //! Reloads on gateways of a shared store.
 
 use crate::raw_client::Raw;
-use crate::revoked::{begin, fill};
-use crate::rig::Seen;
+use crate::revoked::{begin, connections_end_in_time, fill};
+use crate::rig::{PATIENCE, Seen};
 use crate::shared_rig::{Certificate, Pair, shared_options, status_of};
 use prombus_server::{Scope, ServerOptions, TokenHash, TokenOptions};
 use serde_json::json;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
-
-/// The leader ends a connection within 1 s. The follower may take 1 s more to notice.
-const END_MAX: Duration = Duration::from_secs(2);
 
 fn with_tokens(names: &[&str], options: ServerOptions) -> ServerOptions {
     let mut options = options;
@@ -47,7 +44,7 @@ async fn connections(pair: &Pair) -> u64 {
 }
 
 /// Neither the follower nor the leader waits for such a client until its `stall_timeout` is over.
-async fn relayed_clients_that_read_nothing_end_with_their_token(pair: Pair) {
+async fn relayed_clients_that_read_nothing(pair: Pair) -> Duration {
     fill(&pair.bus).await;
     let follower = pair.follower.address;
     let kept = begin(follower, "/export?topic=big", "keep").await;
@@ -65,24 +62,32 @@ async fn relayed_clients_that_read_nothing_end_with_their_token(pair: Pair) {
     pair.leader.reload.reload(&with_tokens(&["keep"], shared_options())).expect("valid options");
     let reloaded = Instant::now();
     while connections(&pair).await > 1 {
-        assert!(reloaded.elapsed() < END_MAX, "{} connections are open", connections(&pair).await);
+        assert!(reloaded.elapsed() < PATIENCE, "{} connections are open", connections(&pair).await);
         sleep(Duration::from_millis(10)).await;
     }
+    let took = reloaded.elapsed();
     drop((kept, revoked, websocket));
+    took
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn relayed_clients_that_read_nothing_end_with_their_token_over_tcp() {
-    let both = with_tokens(&["keep", "gone"], shared_options());
-    relayed_clients_that_read_nothing_end_with_their_token(Pair::with(both.clone(), both).await).await;
+    let both = || with_tokens(&["keep", "gone"], shared_options());
+    connections_end_in_time(async || {
+        relayed_clients_that_read_nothing(Pair::with(both(), both()).await).await
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn relayed_clients_that_read_nothing_end_with_their_token_over_tls() {
     let certificate = Certificate::make();
-    let leader = with_tokens(&["keep", "gone"], certificate.options());
-    let follower = with_tokens(&["keep", "gone"], shared_options());
-    relayed_clients_that_read_nothing_end_with_their_token(Pair::with(leader, follower).await).await;
+    connections_end_in_time(async || {
+        let leader = with_tokens(&["keep", "gone"], certificate.options());
+        let follower = with_tokens(&["keep", "gone"], shared_options());
+        relayed_clients_that_read_nothing(Pair::with(leader, follower).await).await
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

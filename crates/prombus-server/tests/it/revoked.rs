@@ -1,6 +1,6 @@
 //! The connections of a revoked token end in time, also if their clients read nothing.
 
-use crate::rig::{Rig, options};
+use crate::rig::{PATIENCE, Rig, options};
 use prombus::{Bus, PublishOptions};
 use prombus_server::{Scope, ServerOptions, TokenHash, TokenOptions};
 use serde_json::json;
@@ -10,8 +10,23 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::sleep;
 
-/// The promise is 1 s; a busy machine may need longer.
-const END_MAX: Duration = Duration::from_secs(2);
+/// What docs/operating.md promises.
+const END_MAX: Duration = Duration::from_secs(1);
+/// How often a test is repeated until the connections end in time. The limits of the server add up to 0.5 to 0.95 s, and a busy
+/// machine may delay some of the runs, but hardly all of them.
+const ATTEMPTS: usize = 3;
+
+/// Runs a test that returns how long the connections took to end.
+pub async fn connections_end_in_time(test: impl AsyncFn() -> Duration) {
+    let mut took = Duration::MAX;
+    for _ in 0..ATTEMPTS {
+        took = took.min(test().await);
+        if took < END_MAX {
+            return;
+        }
+    }
+    panic!("the connections ended after {took:?}");
+}
 
 fn with_tokens(names: &[&str]) -> ServerOptions {
     let mut options = options();
@@ -63,20 +78,25 @@ async fn connections(rig: &Rig) -> u64 {
     value.expect("the metric").parse::<u64>().expect("a number") - 1
 }
 
-async fn wait_for_connections(rig: &Rig, count: u64, within: Duration) {
+/// Waits until `count` connections are open. Returns how long that took.
+async fn wait_for_connections(rig: &Rig, count: u64) -> Duration {
     let began = Instant::now();
     loop {
         let open = connections(rig).await;
         if open == count {
-            return;
+            return began.elapsed();
         }
-        assert!(began.elapsed() < within, "{open} connections are open, not {count}");
+        assert!(began.elapsed() < PATIENCE, "{open} connections are open, not {count}");
         sleep(Duration::from_millis(10)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_that_are_not_read_end_with_their_token_and_others_stay() {
+    connections_end_in_time(unread_streams).await;
+}
+
+async fn unread_streams() -> Duration {
     let rig = Rig::over(filled_bus().await, with_tokens(&["keep", "gone"])).await;
     let kept = begin(rig.address, "/export?topic=big", "keep").await;
     let mut revoked = Vec::new();
@@ -95,12 +115,17 @@ async fn streams_that_are_not_read_end_with_their_token_and_others_stay() {
     sleep(Duration::from_millis(300)).await;
     assert_eq!(connections(&rig).await, 7);
     rig.reload.reload(&with_tokens(&["keep"])).expect("valid options");
-    wait_for_connections(&rig, 1, END_MAX).await;
+    let took = wait_for_connections(&rig, 1).await;
     drop((kept, revoked));
+    took
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_whose_body_never_arrives_end_with_their_token() {
+    connections_end_in_time(unfinished_request).await;
+}
+
+async fn unfinished_request() -> Duration {
     let rig = Rig::with(with_tokens(&["keep", "gone"])).await;
     let mut socket = TcpStream::connect(rig.address).await.expect("it connects");
     let head = format!(
@@ -114,10 +139,11 @@ async fn requests_whose_body_never_arrives_end_with_their_token() {
     // Until the request is handled.
     sleep(Duration::from_millis(100)).await;
     rig.reload.reload(&with_tokens(&["keep"])).expect("valid options");
-    wait_for_connections(&rig, 0, END_MAX).await;
+    let took = wait_for_connections(&rig, 0).await;
     let mut answer = String::new();
     socket.read_to_string(&mut answer).await.expect("a response");
     assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+    took
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -158,12 +184,17 @@ async fn a_connection_that_is_used_by_another_token_after_a_stream_stays() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_websocket_that_does_not_answer_the_close_frame_ends_too() {
+    connections_end_in_time(silent_websocket).await;
+}
+
+async fn silent_websocket() -> Duration {
     let rig = Rig::with(with_tokens(&["keep", "gone"])).await;
     let mut silent = rig.client().await;
     silent.ok(json!({"op": "AUTH", "token": "gone"})).await;
     assert_eq!(connections(&rig).await, 1);
     rig.reload.reload(&with_tokens(&["keep"])).expect("valid options");
     // The client does not read, so it does not see the close frame.
-    wait_for_connections(&rig, 0, END_MAX).await;
+    let took = wait_for_connections(&rig, 0).await;
     drop(silent);
+    took
 }

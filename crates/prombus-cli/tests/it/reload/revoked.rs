@@ -18,8 +18,8 @@ use tokio_tungstenite::tungstenite::Message;
 const CONNECTIONS: usize = 100;
 /// Events that are published before and after the reload.
 const HALF: u64 = 50;
-/// The promise is 1 s; a busy machine may need longer.
-const END_MAX: Duration = Duration::from_secs(2);
+/// What docs/operating.md promises.
+const END_MAX: Duration = Duration::from_secs(1);
 
 async fn client(address: SocketAddr, token: &str) -> Client {
     let mut client = Client::connect(address).await;
@@ -167,15 +167,15 @@ fn streams_and_tickets_of_a_revoked_token_end() {
     let unused = [ticket("gone", ""), ticket("gone", "{\"topic\": \"news\"}")];
     let valid = [ticket("keep", ""), ticket("keep", "{\"topic\": \"news\"}")];
 
-    let signalled = Instant::now();
     it.reload(&tokens(&["keep"]));
+    let reloaded = Instant::now();
     for stream in [&mut ending, &mut of_ticket] {
         let mut text = String::new();
         stream.body.read_to_string(&mut text).unwrap();
         assert!(text.starts_with("retry: "), "{text}");
     }
-    println!("reload: two streams of the revoked token ended within {:?}", signalled.elapsed());
-    assert!(signalled.elapsed() < END_MAX);
+    println!("reload: two streams of the revoked token ended within {:?}", reloaded.elapsed());
+    assert!(reloaded.elapsed() < END_MAX);
     assert_eq!(unused.map(|ticket| by_ticket(&ticket).status), [401; 2]);
     assert_eq!(valid.map(|ticket| by_ticket(&ticket).status), [200; 2]);
     assert_eq!(stream("gone").status, 401);
@@ -203,12 +203,11 @@ fn a_stream_that_its_client_does_not_read_ends_too() {
         .map(|path| get(&address, path, "authorization: Bearer gone\r\n"));
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(it.serving.socket_count(), sockets + stalled.len());
-    std::fs::write(&it.config, tokens(&["keep"])).unwrap();
-    let signalled = Instant::now();
-    it.serving.signal(Signal::HUP);
+    it.reload(&tokens(&["keep"]));
+    let reloaded = Instant::now();
     until("the connections end", || it.serving.socket_count() == sockets);
-    println!("reload: two stalled streams of the revoked token ended within {:?}", signalled.elapsed());
-    assert!(signalled.elapsed() < END_MAX);
+    println!("reload: two stalled streams of the revoked token ended within {:?}", reloaded.elapsed());
+    assert!(reloaded.elapsed() < END_MAX);
     drop(stalled);
 }
 
