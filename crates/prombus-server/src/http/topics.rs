@@ -9,7 +9,7 @@ use super::json_body::{body_of, options_of};
 use super::list_query::{ListQuery, NAMES_AT_ONCE};
 use crate::auth::Principal;
 use axum::http::{HeaderValue, StatusCode, header};
-use prombus::{Backend, TopicAdminError, TopicDetails, TopicInfo, TopicOptions, TopicSettings};
+use prombus::{Backend, ReadError, TopicAdminError, TopicDetails, TopicInfo, TopicOptions, TopicSettings};
 use prombus_protocol::Topic;
 use serde::Serialize;
 
@@ -30,7 +30,7 @@ const OPTIONS: Shape = Shape::flat(&[
 #[derive(Serialize)]
 struct Topics {
     topics: Vec<TopicView>,
-    /// Bytes of the whole store, for callers that may see all of it; otherwise bytes of the topics on this page.
+    /// Bytes of the whole store, for callers that may see all of it; otherwise bytes of the topics on all pages.
     bytes: u64,
     /// The last topic on this page, after which the next page starts; `None` on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,7 +90,8 @@ pub(super) async fn topics(call: Call) -> Answered {
     let topics: Vec<TopicView> = topics.collect();
     let bytes = match sees_everything(&call.principal) {
         true => backend.stored_bytes(),
-        false => topics.iter().map(|topic| topic.bytes).sum(),
+        false if query.next.is_none() && next.is_none() => topics.iter().map(|topic| topic.bytes).sum(),
+        false => readable_bytes(backend, &call.principal, query.prefix).await?,
     };
     answer::json(&Topics { topics, bytes, next })
 }
@@ -98,6 +99,28 @@ pub(super) async fn topics(call: Call) -> Answered {
 /// Whether the caller may see the size of the whole store. Topics that a token may not read must not show in a sum.
 fn sees_everything(principal: &Principal) -> bool {
     principal.is_admin() || (principal.may_subscribe("**", None) && principal.may_subscribe("dlq.**", None))
+}
+
+/// The size of the topics with this prefix that the caller may read.
+async fn readable_bytes(
+    backend: &dyn Backend,
+    principal: &Principal,
+    prefix: &str,
+) -> Result<u64, ReadError> {
+    let mut bytes = 0;
+    let mut after: Option<String> = None;
+    loop {
+        let mut names = backend.topic_names(prefix, after.as_deref(), NAMES_AT_ONCE);
+        let is_last = names.len() < NAMES_AT_ONCE;
+        after = names.last().map(Topic::to_string);
+        names.retain(|name| principal.may_subscribe(name.as_str(), None));
+        bytes += backend.topics_by_name(names).await?.iter().map(|it| it.info.bytes).sum::<u64>();
+        if is_last {
+            return Ok(bytes);
+        }
+        // There may be very many topics.
+        tokio::task::yield_now().await;
+    }
 }
 
 /// The names on a page, and whether another page follows.

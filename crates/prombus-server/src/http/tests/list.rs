@@ -106,6 +106,33 @@ async fn a_token_sees_pages_of_the_topics_that_it_may_read() {
 }
 
 #[tokio::test]
+async fn every_page_has_the_bytes_of_all_topics_that_the_token_may_read() {
+    let rig = Rig::with_tokens(&[("few", &["subscribe:mine.**"])]);
+    let mut batch = rig.bus.batch();
+    for number in 0..1_100 {
+        for (name, size) in [("mine.a", 10), ("mine.b", 20), ("other", 40)] {
+            let payload = "x".repeat(size);
+            let name = format!("{name}.{number:04}");
+            batch.push(name.as_str(), &payload, &prombus::PublishOptions::default()).expect("an event");
+        }
+    }
+    rig.bus.publish_batch(batch).await.expect("published");
+    let page = async |path: &str| {
+        let request = request("GET", path).header("authorization", "Bearer few");
+        rig.send(request.body(Body::empty()).expect("a request")).await.ok()
+    };
+    for prefix in ["", "mine.b.", "mine.b.10"] {
+        let whole = page(&format!("/topics?limit=10000&prefix={prefix}")).await;
+        let sizes = whole["topics"].as_array().expect("a list").iter().map(|it| it["bytes"].as_u64());
+        assert_eq!(whole["bytes"].as_u64(), sizes.sum::<Option<u64>>());
+        let first = page(&format!("/topics?limit=1&prefix={prefix}")).await;
+        assert_eq!(first["bytes"], whole["bytes"], "{prefix}");
+        let last = page(&format!("/topics?limit=10&prefix={prefix}&next=mine.b.1098")).await;
+        assert_eq!((names(&last, "topics", "topic").len(), &last["bytes"]), (1, &whole["bytes"]), "{prefix}");
+    }
+}
+
+#[tokio::test]
 async fn a_token_sees_pages_of_the_groups_that_it_may_join() {
     let rig = Rig::with_tokens(&[
         ("last", &["subscribe:z"]),
