@@ -67,7 +67,7 @@ export interface ProjectorClient {
   consume(topic: string, group: string, options?: SubscribeOptions): ProjectorConsumer;
   cursor(topic: string, group: string): Promise<{ lastId?: string } | null>;
   seek(topic: string, group: string, to: Start): Promise<unknown>;
-  replay(topic: string, options?: { from?: "latest"; fromSeq?: number; order?: "desc"; limit?: number }): AsyncIterable<StoredEvent>;
+  replay(topic: string, options?: { from?: "latest"; afterId?: string; fromSeq?: number; order?: "desc"; limit?: number }): AsyncIterable<StoredEvent>;
 }
 
 export interface ProjectorConsumer {
@@ -166,8 +166,8 @@ export class Projector<S, T = unknown> {
   readonly #options: ProjectorOptions;
   readonly #projection: Projection<S, T>;
   #position: Position | undefined;
-  /** Whether the group was moved to after an event, so that without a position the first delivery is the next input. */
-  #isAfterEvent = false;
+  /** The event after which the group was moved. Without a position, the input after it is the next one. */
+  #startsAfter: string | undefined;
   /** Seq of the newest input for this group when the projector was opened. */
   #endAtOpen = 0;
   /** Keys with unpublished states, and the id of the input that changed each of them last; undefined if `tick` did. */
@@ -327,25 +327,34 @@ export class Projector<S, T = unknown> {
 
   /**
    * Whether this seq is the next stored input after the position. Retention, compaction and events for other groups leave gaps in
-   * the delivered seqs, so after a gap the stored events in between are read.
+   * the delivered seqs, so after a gap the stored events in between are read. Without a position, another member of the group may
+   * have received the first input.
    */
   async #isNext(seq: number): Promise<boolean> {
-    if (this.#position === undefined && (this.#isAfterEvent || this.#options.from === "latest")) return true;
+    const startsAfter = this.#position === undefined ? this.#startsAfter : undefined;
+    if (this.#position === undefined && startsAfter === undefined && this.#options.from === "latest") return true;
     let next = (this.#position?.seq ?? 0) + 1;
+    let start: { fromSeq: number } | { afterId: string } = startsAfter === undefined ? { fromSeq: next } : { afterId: startsAfter };
     // Usually the first stored event decides. A redrive may have added many events for another group.
     let limit = 1;
-    return this.#retry(async () => {
+    const search = this.#retry(async () => {
       while (next < seq) {
         let count = 0;
-        for await (const event of this.#client.replay(this.#options.input, { fromSeq: next, limit })) {
+        for await (const event of this.#client.replay(this.#options.input, { ...start, limit })) {
           if (event.seq >= seq) return true;
           if (this.#receives(event)) return false;
           next = event.seq + 1;
+          start = { fromSeq: next };
           count += 1;
         }
         if (count < limit) return true;
         limit = Math.min(2 * limit, SEARCH_LIMIT);
       }
+      return true;
+    });
+    return search.catch((thrown: unknown) => {
+      // The event at which the group was moved has been removed since.
+      if (startsAfter === undefined || !(thrown instanceof PrombusError) || thrown.code !== "unknown_id") throw thrown;
       return true;
     });
   }
@@ -464,7 +473,7 @@ export class Projector<S, T = unknown> {
     const { input, group } = this.#options;
     await orFromEarliest(start, async (to) => {
       await this.#client.seek(input, group, to);
-      this.#isAfterEvent = typeof to === "object";
+      this.#startsAfter = typeof to === "object" && "afterId" in to ? to.afterId : undefined;
     });
   }
 

@@ -361,6 +361,30 @@ describe("Projector", () => {
     await projector.stop();
   });
 
+  test("without a state, the first input after the cursor is folded first, although another member got it", async () => {
+    const bus = client();
+    const options = names();
+    const folded: number[] = [];
+    const silent: Projection<number, number> = { fold: (event) => void folded.push(event.payload) };
+    const first = await Projector.open(bus, options, silent);
+    const input = await bus.publish(options.input, 1);
+    await until(() => hasFolded(bus, options, input.id), "the first input");
+    await first.stop();
+    // These ask before the projector does, so they get the next inputs.
+    const others = await Promise.all([1, 2, 3].map(async () => {
+      const other = client().consume(options.input, options.group, { maxInFlight: 1 });
+      await other.join();
+      return other;
+    }));
+    const projector = await Projector.open(bus, options, silent);
+    for (let n = 2; n <= 12; n += 1) await bus.publish(options.input, n);
+    await sleep(300);
+    for (const other of others) await other.close();
+    await until(() => folded.length >= 12, "all inputs");
+    expect(folded).toEqual([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
+    await projector.stop();
+  });
+
   test("a redrive to another group does not stop projectors, and the addressee folds its own", async () => {
     const bus = client();
     bus.on("nack", () => {});
