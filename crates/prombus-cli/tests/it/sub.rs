@@ -7,7 +7,7 @@ use crate::support::Ran;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write as _};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
@@ -330,7 +330,8 @@ fn a_worker_continues_after_a_restart_of_the_server() {
 #[test]
 fn a_hang_up_waits_for_commands_like_other_signals() {
     if ignores_hang_up() {
-        println!("SKIPPED: SIGHUP is ignored here, as under nohup");
+        // Not `println`: the output of tests that pass is not shown.
+        let _ = writeln!(std::io::stderr(), "SKIPPED: SIGHUP is ignored here, as under nohup");
         return;
     }
     let server = Server::start();
