@@ -170,12 +170,17 @@ pub(crate) fn refused(address: &Address, status: u16, body: &[u8]) -> ClientErro
             let why = if body.is_empty() { "the token is not valid".to_owned() } else { shown() };
             ClientError::Unauthorized { address, why }
         }
-        (_, Ok(ErrorBody { error: message, code, retry_after_ms })) => {
+        (_, Ok(ErrorBody { error: message, code, retry_after_ms })) if is_from_prombus(status, &code) => {
             let code = code.parse().unwrap_or(ErrorCode::Internal);
             ClientError::Refused { status: Some(status), code, message, retry_after_ms }
         }
-        (_, Err(_)) => ClientError::Answer { address, why: format!("status {status}: {}", shown()) },
+        _ => ClientError::Answer { address, why: format!("status {status}: {}", shown()) },
     }
+}
+
+/// Whether an error body is that of a prombus server. A proxy in front of one that restarts responds with a 5xx, which may look similar.
+fn is_from_prombus(status: u16, code: &str) -> bool {
+    status < 500 || code.parse::<ErrorCode>().is_ok()
 }
 
 /// Why a response is not HTTP. A server that expects TLS answers plain HTTP with a TLS alert.

@@ -32,9 +32,10 @@ pub(crate) async fn open(address: &Address, trust: &Trust) -> Result<Box<dyn Tra
     }
     match timeout(CONNECT_TIMEOUT, secure(stream, address, trust)).await {
         Ok(secured) => secured,
+        // Not an error of TLS: a server that hangs or is overloaded may answer later.
         Err(_) => {
             let why = format!("{}; the server may not use TLS", no_answer("answer to the TLS handshake"));
-            Err(ClientError::Tls { address: address.to_string(), why })
+            Err(ClientError::Lost { address: address.to_string(), why })
         }
     }
 }

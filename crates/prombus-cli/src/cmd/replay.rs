@@ -122,11 +122,11 @@ async fn copy(
     }
     .await;
     bar.finish_and_clear();
-    let Republisher { published, duplicates, .. } = copies;
+    let Republisher { published, duplicates, refused, .. } = copies;
     let text = match args.json.json {
         true => json!({
             "from": args.from, "to": args.to, "published": published, "duplicates": duplicates,
-            "not_for_target": not_for_target,
+            "not_for_target": not_for_target, "refused": refused.values().sum::<u64>(),
         })
         .to_string(),
         false => format!(
@@ -139,6 +139,9 @@ async fn copy(
         ),
     };
     writeln!(stdout(), "{text}")?;
+    for (why, count) in &refused {
+        print_error(&format!("{} for one group {} not copied: {why}", counted(*count, "event"), was(*count)));
+    }
     if let Err(error) = copied {
         print_error(&one_line(&error));
         print_error(match args.new_ids {
@@ -149,7 +152,7 @@ async fn copy(
         });
         return Ok(ExitCode::FAILURE);
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Whether the target topic may have the event: an event for one group is only for topics that this group reads. Its original, of which it

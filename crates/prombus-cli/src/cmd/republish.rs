@@ -4,7 +4,8 @@ use super::rate_limiter::RateLimiter;
 use crate::messages::print_error;
 use anyhow::anyhow;
 use indicatif::ProgressBar;
-use prombus_client::{Client, Publisher, Record, Setback};
+use prombus_client::{Client, ErrorCode, PublishError, Publisher, Record, Setback};
+use std::collections::BTreeMap;
 
 /// Maximum number of copies in a chunk.
 const CHUNK_EVENTS: usize = 500;
@@ -23,6 +24,8 @@ pub struct Republisher {
     pub published: u64,
     /// Copies that the topic already had.
     pub duplicates: u64,
+    /// Copies of events for one group that the server refused because of that, by its message.
+    pub refused: BTreeMap<String, u64>,
 }
 
 impl Republisher {
@@ -33,7 +36,8 @@ impl Republisher {
             Setback::Unavailable(why) => bar.suspend(|| print_error(&format!("{why}; retrying"))),
         });
         let rate = RateLimiter::new(per_second);
-        Self { publisher, rate, chunk: Vec::new(), chunk_bytes: 0, published: 0, duplicates: 0 }
+        let refused = BTreeMap::new();
+        Self { publisher, rate, chunk: Vec::new(), chunk_bytes: 0, published: 0, duplicates: 0, refused }
     }
 
     /// Adds a copy to the chunk, and publishes the chunk when it is full.
@@ -60,6 +64,13 @@ impl Republisher {
             match outcome {
                 Ok(published) if published.duplicate => self.duplicates += 1,
                 Ok(_) => self.published += 1,
+                // The group does not exist any more, or the token lacks the scope admin. Other events can be copied all the same.
+                Err(PublishError::Refused { code, message, .. })
+                    if record.options.addressee.is_some()
+                        && matches!(code, ErrorCode::NotFound | ErrorCode::Forbidden) =>
+                {
+                    *self.refused.entry(message).or_default() += 1;
+                }
                 Err(error) => {
                     let of = record.options.caused_by.first().map(ToString::to_string).unwrap_or_default();
                     refused.get_or_insert_with(|| anyhow!("cannot copy {of} to {}: {error}", record.topic));

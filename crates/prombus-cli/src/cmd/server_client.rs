@@ -49,7 +49,8 @@ pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Res
 #[derive(Debug, Deserialize)]
 pub struct TopicPage<T> {
     pub topics: Vec<T>,
-    /// Bytes of the whole store if the token may read all topics, otherwise bytes of the topics on all pages.
+    /// Bytes of the whole store if the token may read all topics, otherwise bytes of the topics on this page or,
+    /// on the last page, on all pages.
     #[serde(default)]
     pub bytes: u64,
     /// The parameter `next` of the request for the next page; `None` on the last page.

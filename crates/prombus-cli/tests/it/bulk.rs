@@ -366,6 +366,11 @@ fn an_event_for_a_group_that_does_not_exist_can_be_skipped_and_a_replay_keeps_it
     let json: Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&json["events"], &json["not_for_target"]), (&json!(2), &json!(1)));
     assert!(server.events("other.copy").iter().all(|event| event.get("addressee").is_none()));
+    // The event of a group that was deleted stops nothing.
+    server.ok(&["group", "delete", "*", "billing", "--yes"]);
+    let ran = server.run(&["replay", "orders", "again"]);
+    assert!(ran.code == Some(1) && ran.stdout.starts_with("2 events of orders published"), "{ran:?}");
+    assert!(ran.stderr.contains("1 event for one group was not copied: "), "{ran:?}");
     // With another topic, creating the group would not help.
     let ran = server.feed(&["import", "other.orders", "-"], &addressed);
     assert!(ran.code == Some(1) && ran.stderr.contains("does not cover the topic"), "{ran:?}");

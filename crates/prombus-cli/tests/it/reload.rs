@@ -64,6 +64,20 @@ impl Reloading {
         new()
     }
 
+    /// The number of sockets when it has not changed for a while: the server closes the connections of earlier requests a moment after
+    /// their clients.
+    fn settled_socket_count(&self) -> usize {
+        let (mut count, mut changed_at) = (self.serving.socket_count(), Instant::now());
+        while changed_at.elapsed() < Duration::from_millis(500) {
+            std::thread::sleep(Duration::from_millis(20));
+            let now = self.serving.socket_count();
+            if now != count {
+                (count, changed_at) = (now, Instant::now());
+            }
+        }
+        count
+    }
+
     /// Sends a request with a token; returns the status and the body.
     fn request(&self, method: &str, path: &str, token: &str, body: &str) -> (u16, String) {
         let header = format!("authorization: Bearer {token}");

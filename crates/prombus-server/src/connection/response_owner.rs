@@ -69,16 +69,17 @@ impl CurrentOwner {
     pub(super) async fn ends(&self, live: &Live) {
         let mut reloads = live.subscribe();
         loop {
-            // Both are remembered if they happen while this function waits for the timeout.
-            tokio::select! {
-                () = reloads.changed() => {}
-                () = self.withdrawn_early.notified() => {}
-            }
+            // Before the first wait too: a request may have been answered before this function subscribed to reloads.
             if let Some(request) = self.withdrawn_request() {
                 sleep(END_TIMEOUT).await;
                 if self.withdrawn_request() == Some(request) {
                     return;
                 }
+            }
+            // Both are remembered if they happen while this function waits for the timeout.
+            tokio::select! {
+                () = reloads.changed() => {}
+                () = self.withdrawn_early.notified() => {}
             }
         }
     }

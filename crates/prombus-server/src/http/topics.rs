@@ -30,7 +30,8 @@ const OPTIONS: Shape = Shape::flat(&[
 #[derive(Serialize)]
 struct Topics {
     topics: Vec<TopicView>,
-    /// Bytes of the whole store, for callers that may see all of it; otherwise bytes of the topics on all pages.
+    /// Bytes of the whole store, for callers that may see all of it; otherwise bytes of the topics on this page or, on the last
+    /// page, on all pages.
     bytes: u64,
     /// The last topic on this page, after which the next page starts; `None` on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,8 +91,11 @@ pub(super) async fn topics(call: Call) -> Answered {
     let topics: Vec<TopicView> = topics.collect();
     let bytes = match sees_everything(&call.principal) {
         true => backend.stored_bytes(),
-        false if query.next.is_none() && next.is_none() => topics.iter().map(|topic| topic.bytes).sum(),
-        false => readable_bytes(backend, &call.principal, query.prefix).await?,
+        // Only on the last page: the sum costs as much as a list of all topics.
+        false if next.is_none() && query.next.is_some() => {
+            readable_bytes(backend, &call.principal, query.prefix).await?
+        }
+        false => topics.iter().map(|topic| topic.bytes).sum(),
     };
     answer::json(&Topics { topics, bytes, next })
 }

@@ -254,9 +254,10 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Splice<C> {
 
     /// How long the client may take to close its side after the leader has ended the connection.
     fn close_patience(&self) -> Duration {
-        // A WebSocket without a close frame gets one from the follower. A client that still sends its request may not read the
-        // response before it has sent everything.
-        let has_waited = self.response.frames().map_or(self.is_answered, FrameBoundaries::has_close);
+        // A WebSocket without a close frame gets one from the follower. A client of HTTP may read the response only when it has sent its
+        // whole request; it has less time if its token was withdrawn.
+        let has_waited =
+            self.response.frames().map_or_else(|| self.leader.is_reset(), FrameBoundaries::has_close);
         if has_waited { CLOSE_PATIENCE_AFTER_LEADER } else { CLOSE_PATIENCE }
     }
 

@@ -32,6 +32,7 @@ pub async fn run(
     let (to_print, mut printed) = start_printer(EventPrinter::new(args.format));
     let mut acks: JoinSet<Result<Settled, ClientError>> = JoinSet::new();
     let mut left = args.limit.unwrap_or(u64::MAX);
+    let mut has_unanswered = false;
     let ended = loop {
         if left == 0 {
             break Ok(None);
@@ -39,7 +40,7 @@ pub async fn run(
         tokio::select! {
             biased;
             stop = signals.next() => break Ok(Some(stop)),
-            Some(acked) = acks.join_next() => report(&stderr, acked),
+            Some(acked) = acks.join_next() => has_unanswered |= report(&stderr, acked),
             // An event that could not be written is not acked: it goes to another member.
             Some(printed) = printed.recv() => match printed {
                 Ok(delivery) => drop(acks.spawn(delivery.ack())),
@@ -63,15 +64,14 @@ pub async fn run(
         // A second signal does not wait for the answers.
         _ = signals.next() => None,
     } {
-        report(&stderr, acked);
+        has_unanswered |= report(&stderr, acked);
     }
-    match ended {
-        Ok(stop) => leave(subscription, &stderr, signals, stop).await,
-        Err(error) => {
-            let _ = leave(subscription, &stderr, signals, None).await;
-            Err(error)
-        }
-    }
+    let (stop, failure) = match ended {
+        Ok(stop) => (stop, None),
+        Err(error) => (None, Some(error)),
+    };
+    let left = leave(subscription, &stderr, signals, stop, has_unanswered && failure.is_none()).await;
+    failure.map_or(left, Err)
 }
 
 /// Passes the next delivery to the printer. Takes no delivery while the printer has enough of them.
@@ -136,7 +136,12 @@ fn print(printer: &mut EventPrinter, delivery: &Delivery) -> anyhow::Result<()> 
     Ok(printer.flush()?)
 }
 
-fn report(stderr: &StderrWriter, acked: Result<Result<Settled, ClientError>, tokio::task::JoinError>) {
+/// Reports an ack that failed. Returns whether it had no answer because the connection was lost.
+fn report(
+    stderr: &StderrWriter,
+    acked: Result<Result<Settled, ClientError>, tokio::task::JoinError>,
+) -> bool {
+    let is_unanswered = matches!(acked, Ok(Err(ClientError::Lost { .. })));
     match acked {
         Ok(Ok(Settled { stale: false })) => {}
         Ok(Ok(Settled { stale: true })) => {
@@ -145,4 +150,5 @@ fn report(stderr: &StderrWriter, acked: Result<Result<Settled, ClientError>, tok
         Ok(Err(error)) => stderr.print_error(&format!("cannot ack an event: {error}")),
         Err(error) => stderr.print_error(&format!("cannot ack an event: {error}")),
     }
+    is_unanswered
 }

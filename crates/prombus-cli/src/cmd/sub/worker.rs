@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 struct Worker {
     subscription: Subscription,
     command: Arc<Command>,
-    running: JoinSet<anyhow::Result<()>>,
+    running: JoinSet<anyhow::Result<Outcome>>,
     /// Set to true to kill the running commands.
     kill: watch::Sender<bool>,
     /// How many more events are taken; `None` is unlimited.
@@ -28,6 +28,8 @@ struct Worker {
     failure: Option<anyhow::Error>,
     /// Whether the server has ended the subscription.
     is_refused: bool,
+    /// Whether a result had no answer because the connection was lost. It is sent again if its event is redelivered.
+    has_unanswered: bool,
 }
 
 /// Runs commands until `--limit` is reached or a signal arrives. Returns the signal.
@@ -52,24 +54,16 @@ pub async fn run(
         stop: None,
         failure: None,
         is_refused: false,
+        has_unanswered: false,
     };
     worker.run(args.concurrency as usize, signals).await;
     stderr.flush().await;
-    let Worker { subscription, stop, failure, is_refused, .. } = worker;
+    let Worker { subscription, stop, failure, is_refused, has_unanswered, .. } = worker;
     let left = match is_refused {
         true => Ok(stop),
-        false => leave(subscription, &stderr, signals, stop).await,
+        false => leave(subscription, &stderr, signals, stop, has_unanswered && failure.is_none()).await,
     };
-    match (failure, left) {
-        (None, left) => left,
-        (Some(failure), left) => {
-            if let Err(error) = left {
-                stderr.print_error(&error.to_string());
-                stderr.flush().await;
-            }
-            Err(failure)
-        }
-    }
+    failure.map_or(left, Err)
 }
 
 impl Worker {
@@ -80,9 +74,12 @@ impl Worker {
                 biased;
                 signal = signals.next() => self.signalled(signal),
                 Some(done) = self.running.join_next() => {
-                    if let Err(error) = done.context("a task failed").flatten() {
-                        self.failure.get_or_insert(error);
-                        self.stop_taking();
+                    match done.context("a task failed").flatten() {
+                        Ok(outcome) => self.has_unanswered |= outcome == Outcome::Unanswered,
+                        Err(error) => {
+                            self.failure.get_or_insert(error);
+                            self.stop_taking();
+                        }
                     }
                 }
                 next = self.subscription.next(), if has_room => match next {
@@ -149,17 +146,26 @@ fn nobody_reads() -> anyhow::Error {
     std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()
 }
 
+/// What became of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// The server has answered the result, or there is none.
+    Done,
+    /// The connection was lost before the server answered.
+    Unanswered,
+}
+
 /// Runs the command for an event and settles the event.
 async fn handle(
     command: Arc<Command>,
     delivery: Delivery,
     mut kill: watch::Receiver<bool>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Outcome> {
     let attempt = delivery.context.attempt;
     let stderr = &command.stderr;
     // If the command cannot be started, or was killed, the event is released without a result.
     let Finished::Verdict(verdict) = command.run(&delivery.event, attempt, &mut kill).await? else {
-        return Ok(());
+        return Ok(Outcome::Done);
     };
     // A command that wrote to a closed pipe was killed by SIGPIPE or has failed. That says nothing about the event.
     if verdict != Verdict::Ack && stdout_is_closed() {
@@ -169,7 +175,7 @@ async fn handle(
     let settled = tokio::select! {
         settled = settle(delivery, verdict, &event, stderr) => settled,
         // The worker does not wait for a server that does not respond.
-        _ = kill.wait_for(|is_killed| *is_killed) => return Ok(()),
+        _ = kill.wait_for(|is_killed| *is_killed) => return Ok(Outcome::Unanswered),
     };
     match settled {
         Ok(Settled { stale: false }) => {}
@@ -178,10 +184,13 @@ async fn handle(
                 "{event}: the lease ended before the command; the result has no effect"
             ));
         }
-        Err(error @ ClientError::Lost { .. }) => stderr.print_error(&format!("{event}: {error}")),
+        Err(error @ ClientError::Lost { .. }) => {
+            stderr.print_error(&format!("{event}: {error}"));
+            return Ok(Outcome::Unanswered);
+        }
         Err(error) => stderr.print_error(&format!("{event}: the result was refused: {error}")),
     }
-    Ok(())
+    Ok(Outcome::Done)
 }
 
 /// Sends the result, and reports a failure.

@@ -198,9 +198,11 @@ fn a_stream_that_its_client_does_not_read_ends_too() {
     for _ in 0..50 {
         assert_eq!(it.request("POST", "/publish/big", "keep", &payload).0, 200);
     }
-    let sockets = it.serving.socket_count();
+    let sockets = it.settled_socket_count();
     let stalled = ["/export?topic=big", "/subscribe/big?from=earliest"]
         .map(|path| get(&address, path, "authorization: Bearer gone\r\n"));
+    until("both streams are open", || it.serving.socket_count() == sockets + stalled.len());
+    // Until their sockets are full.
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(it.serving.socket_count(), sockets + stalled.len());
     it.reload(&tokens(&["keep"]));

@@ -106,7 +106,7 @@ async fn a_token_sees_pages_of_the_topics_that_it_may_read() {
 }
 
 #[tokio::test]
-async fn every_page_has_the_bytes_of_all_topics_that_the_token_may_read() {
+async fn the_last_page_has_the_bytes_of_all_topics_that_the_token_may_read() {
     let rig = Rig::with_tokens(&[("few", &["subscribe:mine.**"])]);
     let mut batch = rig.bus.batch();
     for number in 0..1_100 {
@@ -126,7 +126,7 @@ async fn every_page_has_the_bytes_of_all_topics_that_the_token_may_read() {
         let sizes = whole["topics"].as_array().expect("a list").iter().map(|it| it["bytes"].as_u64());
         assert_eq!(whole["bytes"].as_u64(), sizes.sum::<Option<u64>>());
         let first = page(&format!("/topics?limit=1&prefix={prefix}")).await;
-        assert_eq!(first["bytes"], whole["bytes"], "{prefix}");
+        assert_eq!(first["bytes"], first["topics"][0]["bytes"], "{prefix}");
         let last = page(&format!("/topics?limit=10&prefix={prefix}&next=mine.b.1098")).await;
         assert_eq!((names(&last, "topics", "topic").len(), &last["bytes"]), (1, &whole["bytes"]), "{prefix}");
     }
