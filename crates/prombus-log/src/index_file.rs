@@ -308,12 +308,7 @@ impl IndexFile {
     ) -> Result<&'a [u8], IndexError> {
         let position = self.sections[section].offset + number * PAGE_BYTES as u64;
         let read = file.read_at(page, position)?;
-        let count = u32_at(page, 4) as usize;
-        let end = PAGE_HEAD_BYTES + count.min(PAGE_BYTES) * item_bytes;
-        if read < PAGE_BYTES || u32_at(page, 0) != crc32c::crc32c(&page[4..]) || end > PAGE_BYTES {
-            return Err(IndexError::Damaged { position });
-        }
-        Ok(&page[PAGE_HEAD_BYTES..end])
+        items_of(&page[..read], item_bytes).ok_or(IndexError::Damaged { position })
     }
 
     /// Visits the items with this hash. Hashes are uniformly distributed, so the first guess is usually off by a page or
@@ -356,6 +351,15 @@ impl IndexFile {
         }
         Ok(())
     }
+}
+
+/// The items of a page; `None` if the page is damaged or incomplete.
+fn items_of(page: &[u8], item_bytes: usize) -> Option<&[u8]> {
+    if page.len() < PAGE_BYTES || u32_at(page, 0) != crc32c::crc32c(&page[4..]) {
+        return None;
+    }
+    let count = u32_at(page, 4) as usize;
+    page.get(PAGE_HEAD_BYTES..PAGE_HEAD_BYTES + count.min(PAGE_BYTES) * item_bytes)
 }
 
 fn read_section(file: &dyn StorageFile, section: &Section) -> Result<Vec<u8>, IndexError> {
@@ -402,27 +406,23 @@ pub(crate) fn describe(bytes: &[u8], out: &mut dyn io::Write) -> io::Result<()> 
     Ok(())
 }
 
-/// The positions of the parts of a section whose checksum is wrong or that are missing. The ids and keys have a checksum per page.
+/// The positions of the parts of a section whose checksum is wrong or that are missing. The ids and keys have a checksum per page. A
+/// section that is incomplete counts as damaged once, at its first missing part.
 fn damaged_parts(bytes: &[u8], number: usize, section: &Section) -> Vec<u64> {
     let end = section.offset.saturating_add(section.length).min(bytes.len() as u64);
     let content = bytes.get(section.offset as usize..end as usize).unwrap_or_default();
-    if !matches!(number, IDS | KEYS) {
-        let is_sound = content.len() as u64 == section.length && crc32c::crc32c(content) == section.crc;
-        return if is_sound { Vec::new() } else { vec![section.offset] };
-    }
-    let page_count = section.length / PAGE_BYTES as u64;
-    let mut pages = content.chunks_exact(PAGE_BYTES);
-    let mut damaged = Vec::new();
-    for page_number in 0..page_count {
-        let position = section.offset + page_number * PAGE_BYTES as u64;
-        match pages.next() {
-            Some(page) if u32_at(page, 0) == crc32c::crc32c(&page[4..]) => {}
-            Some(_) => damaged.push(position),
-            None => {
-                damaged.push(position);
-                break;
-            }
-        }
+    let is_complete = content.len() as u64 == section.length;
+    let item_bytes = match number {
+        IDS => ID_ROW_BYTES,
+        KEYS => KEY_ROW_BYTES,
+        _ if is_complete && crc32c::crc32c(content) == section.crc => return Vec::new(),
+        _ => return vec![section.offset],
+    };
+    let pages = (section.offset..).step_by(PAGE_BYTES).zip(content.chunks(PAGE_BYTES));
+    let damaged = pages.filter(|(_, page)| items_of(page, item_bytes).is_none());
+    let mut damaged: Vec<u64> = damaged.map(|(position, _)| position).collect();
+    if !is_complete && content.len() % PAGE_BYTES == 0 {
+        damaged.push(section.offset + content.len() as u64);
     }
     damaged
 }

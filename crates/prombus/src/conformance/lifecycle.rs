@@ -113,7 +113,7 @@ pub async fn resuming_a_group_wakes_all_its_members(bus: Bus) {
 /// While a group is paused, its leases expire, and the events are redelivered after it is resumed. A nack applies as well.
 pub async fn leases_of_a_paused_group_keep_running(bus: Bus) {
     publish_numbers(&bus, "orders", 2).await;
-    let orders = bus.subscribe("orders", "billing").from_earliest().ack_timeout(Duration::from_millis(1_000));
+    let orders = bus.subscribe("orders", "billing").from_earliest().ack_timeout(Duration::from_secs(1));
     let mut orders = orders.await.expect("subscribes");
     let both = take(&mut orders, 2).await;
     bus.pause_group("orders", "billing").await.expect("pauses");
