@@ -156,6 +156,30 @@ fn following_continues_over_a_restart_without_loss_or_repetition() {
     assert_eq!([number(&topic.line()), number(&pattern.line()), number(&since.line())], [900; 3]);
 }
 
+/// Many events are published between the steps in which `tail` starts.
+#[test]
+fn at_a_high_publish_rate_each_event_is_printed_once() {
+    const EVENTS: u64 = 1_000_000;
+    let server = Server::start();
+    let mut publisher = Running::start(server.command(&["pub", "orders"]).stdin(Stdio::piped()));
+    let mut stdin = publisher.stdin();
+    // The publisher is killed before it has sent everything.
+    std::thread::spawn(move || {
+        use std::io::Write as _;
+        let input: String = (1..=EVENTS).map(|number| format!("{number}\n")).collect();
+        let _ = stdin.write_all(input.as_bytes());
+    });
+    until("events are published", || server.count("orders") >= 1_000);
+    for topic in ["orders", "**"].repeat(5) {
+        let tail = Running::start(&mut server.command(&["tail", topic, "-n", "20", "-f"]));
+        let first = number(&tail.line());
+        for expected in first + 1..first + 2_000 {
+            assert_eq!(number(&tail.line()), expected, "{topic}");
+        }
+        assert!(first + 2_000 < EVENTS, "the publisher was too fast");
+    }
+}
+
 #[test]
 fn there_is_no_gap_between_stored_and_new_events() {
     const EVENTS: u64 = 3_000;

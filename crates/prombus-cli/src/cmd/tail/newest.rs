@@ -27,7 +27,7 @@ struct Placed {
     found: HistoryEvent,
 }
 
-/// What was read of the topics.
+/// The result of [`print`].
 #[derive(Default)]
 pub struct Read {
     /// How many events were printed.
