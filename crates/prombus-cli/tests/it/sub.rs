@@ -328,6 +328,18 @@ fn a_worker_continues_after_a_restart_of_the_server() {
 }
 
 #[test]
+fn a_limit_that_was_reached_without_the_server_is_a_failure_because_the_result_is_lost() {
+    let server = Server::start();
+    server.import(&lines("orders", 0..1));
+    let running = worker(&server, "g", "echo started; sleep 1", &["--limit", "1"]);
+    assert_eq!(running.line(), "started");
+    server.serving.kill();
+    let (code, _, said) = running.end();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("cannot leave the group: "), "{said}");
+}
+
+#[test]
 fn a_hang_up_waits_for_commands_like_other_signals() {
     if ignores_hang_up() {
         // Not `println`: the output of tests that pass is not shown.
