@@ -6,6 +6,7 @@ use crate::support::{Ran, TempFolder, prombus, run};
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// A server with TLS, and the file of its certificate.
@@ -175,6 +176,33 @@ fn a_context_names_a_server_and_keeps_its_token_secret() {
     assert_eq!(context(&["context", "remove", "dev"]).code, Some(0));
     assert!(context(&["context", "show"]).stderr.contains("no context is in use"));
     assert!(context(&["topic", "list", "--context", "dev"]).stderr.contains("there is no context \"dev\""));
+}
+
+#[test]
+fn contexts_that_are_added_at_the_same_time_are_all_kept() {
+    let folder = TempFolder::new();
+    let (link, file) = (folder.path().join("contexts.toml"), folder.path().join("dotfile.toml"));
+    std::fs::write(&file, "").unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let add = |number: usize| {
+        let name = format!("c{number}");
+        let mut command = prombus(&["context", "add", &name, "--url", "http://127.0.0.1:1"]);
+        command.env("PROMBUS_CONTEXTS", &link).stdout(Stdio::null()).spawn().unwrap()
+    };
+    let adding: Vec<_> = (0..20).map(add).collect();
+    adding.into_iter().for_each(|mut child| assert!(child.wait().unwrap().success()));
+    let listed = with_contexts(&link, &["context", "list", "--json"]).stdout;
+    assert_eq!(serde_json::from_str::<Vec<Value>>(&listed).unwrap().len(), 20, "{listed}");
+    assert!(link.is_symlink(), "the link was replaced");
+}
+
+#[test]
+fn a_home_without_access_has_no_contexts() {
+    let mut command = prombus(&["topic", "list", "--url", "http://127.0.0.1:1"]);
+    command.env_remove("PROMBUS_CONTEXTS").env_remove("XDG_CONFIG_HOME").env("HOME", "/dev/null");
+    let ran: Ran = command.output().unwrap().into();
+    assert!(ran.stderr.contains("cannot connect to http://127.0.0.1:1"), "{ran:?}");
 }
 
 #[test]
