@@ -238,7 +238,10 @@ describe("StateView", () => {
     await put("quiet", ["a", 1]);
     await until(() => view.has("a"));
     const waiting = collect(view);
-    for await (const _ of (setTimeout(() => void put("quiet", ["a", 2]), 20), view)) break;
+    let putting: Promise<unknown> | undefined;
+    for await (const _ of (setTimeout(() => { putting = put("quiet", ["a", 2]); }, 20), view)) break;
+    // The change can arrive before the response. Without this, the server may be stopped before it responds.
+    await putting;
     view.close();
     view.close();
     expect(await waiting).toHaveLength(1);
