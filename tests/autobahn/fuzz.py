@@ -87,12 +87,13 @@ def column(result):
     return COLUMNS.get(result.behavior, "failed")
 
 
-def collect(options, ids):
+def collect(options, ids, jobs):
+    """Runs cases in this number of processes. Returns their results in the same order."""
     next_index = multiprocessing.Value("i", 0)
     queue = multiprocessing.Queue()
     workers = [
         multiprocessing.Process(target=run_cases, args=(options, ids, next_index, queue))
-        for _ in range(options.jobs)
+        for _ in range(jobs)
     ]
     for worker in workers:
         worker.daemon = True
@@ -163,7 +164,15 @@ def main():
         print("no case matches %s" % " ".join(options.cases), file=sys.stderr)
         return 2
 
-    results = collect(options, ids)
+    results = collect(options, ids, options.jobs)
+    # The suite allows a server 1 s to answer a close frame, which can be too short while other tests use the CPUs. Cases that
+    # failed run again, one at a time: a fault of the server shows again.
+    again = [result for result in results if column(result) == "failed"]
+    for result in again:
+        print("runs again: %s: %s / %s: %s" % result[:4])
+    if again:
+        repeated = {result.case: result for result in collect(options, [it.case for it in again], 1)}
+        results = [repeated.get(result.case, result) for result in results]
     failures = [result for result in results if column(result) == "failed"]
     for result in failures:
         print("FAILED %s: %s / %s: %s" % result[:4])
