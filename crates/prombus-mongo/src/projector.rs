@@ -448,6 +448,7 @@ impl<P: MongoProjection> MongoProjector<P> {
         let Some(letter) = Rejected::new(event, &self.options.topic, &self.options.group, why, now) else {
             return Ok(());
         };
+        let letter = letter.with_next_id(&**self.bus.backend()).await.map_err(GroupError::from)?;
         let mut batch = self.bus.batch();
         // A dead letter that is too large is skipped; the event itself stays in its topic.
         if batch.push_json(letter.topic, &letter.json, &letter.options).is_ok() {

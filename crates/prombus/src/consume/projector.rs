@@ -318,7 +318,7 @@ impl<P: Projection> Projector<P> {
         let (input, why) = (self.input.as_str(), error.to_string());
         let Some(letter) = Rejected::new(event, input, &self.group, &why, now) else { return };
         self.pending.bytes += letter.json.len();
-        self.pending.dead_letters.push((letter.json, letter.options));
+        self.pending.dead_letters.push(letter);
     }
 
     fn report_general(&self, error: String, next: AfterFailure) {
@@ -338,6 +338,9 @@ impl<P: Projection> Projector<P> {
 
     /// Publishes the first `states` changed states, and all dead letters, in one commit.
     async fn commit(&mut self, states: usize) -> Result<(), ProjectorError> {
+        for letter in std::mem::take(&mut self.pending.dead_letters) {
+            self.pending.dead_letters.push(letter.with_next_id(&**self.bus.backend()).await?);
+        }
         let mut failures = 0;
         let published = loop {
             match self.turn.publish(&**self.bus.backend(), self.batch(states)?).await? {
@@ -375,9 +378,9 @@ impl<P: Projection> Projector<P> {
         for (key, PendingState { json, cause }) in self.pending.states.iter().take(states) {
             batch.push_json(self.output.clone(), json, &self.state_options(key, *cause))?;
         }
-        for (json, options) in &self.pending.dead_letters {
+        for letter in &self.pending.dead_letters {
             // A dead letter that is too large is left out: the event itself stays in its topic.
-            let _ = batch.push_json(self.input.dead_letter(), json, options);
+            let _ = batch.push_json(letter.topic.clone(), &letter.json, &letter.options);
         }
         Ok(batch)
     }

@@ -1,5 +1,7 @@
 //! The dead letter of an event that a projector cannot fold.
 
+use crate::backend::Backend;
+use crate::error::ReadError;
 use crate::event::Event;
 use prombus_protocol::{DeadLetter, PublishOptions, RawValue, Topic, Uuid};
 
@@ -14,8 +16,10 @@ pub struct Rejected {
     pub topic: Topic,
     /// The payload of the dead letter, as JSON.
     pub json: Vec<u8>,
-    /// The publish options of the dead letter, with an id derived from topic, group and event: a repeated publish adds nothing.
+    /// The publish options of the dead letter, with [`Rejected::id`].
     pub options: PublishOptions,
+    /// An id derived from topic, group and event: a repeated publish adds nothing.
+    id: Uuid,
 }
 
 impl Rejected {
@@ -34,6 +38,16 @@ impl Rejected {
         let name = format!("{topic} {group} {}", event.id());
         let id = Uuid::new_v5(&NAMESPACE, name.as_bytes());
         let options = PublishOptions { id: Some(id), ..PublishOptions::default() };
-        Some(Self { topic: topic.dead_letter(), json: serde_json::to_vec(&letter).ok()?, options })
+        Some(Self { topic: topic.dead_letter(), json: serde_json::to_vec(&letter).ok()?, options, id })
+    }
+
+    /// Gives the dead letter another id if the event was rejected before and that dead letter is closed. Call this before the dead
+    /// letter is published.
+    ///
+    /// # Errors
+    /// The dead-letter topic cannot be read.
+    pub async fn with_next_id(mut self, backend: &dyn Backend) -> Result<Self, ReadError> {
+        self.options.id = Some(backend.next_letter_id(&self.topic, self.id).await?);
+        Ok(self)
     }
 }

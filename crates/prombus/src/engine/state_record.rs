@@ -134,7 +134,7 @@ pub enum StateRecord {
     LettersClosed {
         /// The dead-letter topic.
         topic: TopicId,
-        /// How they were closed. The newest record about a dead letter counts.
+        /// How they were closed. The oldest record about a dead letter counts.
         closing: LetterClosing,
         /// The ranges of their seqs: in order, disjoint, both ends included.
         seqs: Vec<(u64, u64)>,

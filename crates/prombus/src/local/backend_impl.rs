@@ -279,6 +279,10 @@ impl Backend for LocalBackend {
         Box::pin(self.handle.local.letters.close(topic, ids, closing))
     }
 
+    fn next_letter_id<'a>(&'a self, topic: &'a Topic, id: Uuid) -> BoxFuture<'a, Result<Uuid, ReadError>> {
+        Box::pin(self.handle.local.letters.next_id(topic, id))
+    }
+
     fn kept(&self, name: &str) -> Option<Vec<u8>> {
         self.handle.local.kept.get(name)
     }

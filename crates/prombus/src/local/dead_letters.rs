@@ -250,14 +250,10 @@ impl Writing {
         Ok(())
     }
 
-    /// The id of the next dead letter of an event. A closed letter stays closed, so if the event failed before and that letter was
-    /// redriven or discarded, the new letter has another id. A retry after a crash finds the same id.
+    /// The id of the next dead letter of an event.
     async fn new_id(&self, cell: &GroupCell, topic: &Topic, event: Uuid) -> Result<Uuid, StoreError> {
-        let mut id = dead_letter_id(cell, topic, event);
-        while let Some(seq) = self.letters.closed_seq(&topic.dead_letter(), id).await.map_err(store_error)? {
-            id = Uuid::new_v5(&id, &seq.to_be_bytes());
-        }
-        Ok(id)
+        let first = dead_letter_id(cell, topic, event);
+        self.letters.next_id(&topic.dead_letter(), first).await.map_err(store_error)
     }
 
     /// Logs an event that was given up, unless too many were logged recently. `what` gets the number of attempts.

@@ -63,8 +63,17 @@ impl LetterStates {
         })
     }
 
+    /// The id for a new letter of an event whose first letter has the id `id`. A closed letter stays closed, so if it was redriven or
+    /// discarded, the new letter has another id. A retry after a crash finds the same id.
+    pub(super) async fn next_id(&self, topic: &Topic, mut id: Uuid) -> Result<Uuid, ReadError> {
+        while let Some(seq) = self.closed_seq(topic, id).await? {
+            id = Uuid::new_v5(&id, &seq.to_be_bytes());
+        }
+        Ok(id)
+    }
+
     /// The seq of a letter, if it is closed or was removed by retention.
-    pub(super) async fn closed_seq(&self, topic: &Topic, letter: Uuid) -> Result<Option<u64>, ReadError> {
+    async fn closed_seq(&self, topic: &Topic, letter: Uuid) -> Result<Option<u64>, ReadError> {
         let Some(id) = self.registry.topic_id(topic) else { return Ok(None) };
         let retained_from = self.engine.retained_from(id);
         if retained_from <= 1 && !self.closed.lock().contains_key(&id) {

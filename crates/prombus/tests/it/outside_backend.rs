@@ -329,6 +329,10 @@ impl Backend for Outside {
         self.0.close_dead_letters(topic, ids, closing)
     }
 
+    fn next_letter_id<'a>(&'a self, topic: &'a Topic, id: Uuid) -> BoxFuture<'a, Result<Uuid, ReadError>> {
+        self.0.next_letter_id(topic, id)
+    }
+
     fn kept(&self, name: &str) -> Option<Vec<u8>> {
         self.0.kept(name)
     }

@@ -10,6 +10,7 @@ use prombus::consume::projector::process_state::{
 use prombus::consume::projector::{
     Projection, Projector, ProjectorError, ProjectorOptions, Rejection, States,
 };
+use prombus::engine::LetterClosing;
 use prombus::{AfterFailure, Bus, Clock, DeadLetter, Event, ManualClock, PullLimit, ReadError, Start, Topic};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -208,6 +209,29 @@ async fn an_event_that_cannot_be_folded_becomes_a_dead_letter_and_leaves_no_trac
     let event = failure.event.expect("it failed for an event");
     assert_eq!((event.seq, failure.error.as_str()), (4, "panicked: not this one"));
     assert_eq!(failure.next, AfterFailure::DeadLetter);
+}
+
+#[tokio::test]
+async fn an_event_that_is_rejected_again_after_its_dead_letter_was_closed_has_a_second_one() {
+    let bus = Bus::memory();
+    bus.publish("numbers", &666).key("a").await.expect("it publishes");
+    let letters = "dlq.numbers".parse().expect("a topic");
+    // Closed between the rounds: first none, then the first letter, then none.
+    for (closed, expected) in [(None, 1), (Some(0), 2), (None, 2)] {
+        if let Some(at) = closed {
+            let id = all_events(&bus, "dlq.numbers").await[at].id();
+            bus.backend()
+                .close_dead_letters(&letters, &[id], LetterClosing::Discarded)
+                .await
+                .expect("it closes");
+            bus.seek("numbers", "sums-projector", Start::Earliest).await.expect("it seeks");
+        }
+        // A projector that is opened again, without its states, rejects the event again.
+        let mut projector = Projector::open(&bus, sums_options(1), Sums).await.expect("it opens");
+        catch_up(&bus, &mut projector, "numbers", "sums-projector").await;
+        assert_eq!(all_events(&bus, "dlq.numbers").await.len(), expected);
+    }
+    assert_eq!(bus.backend().dead_letters(&letters).expect("letters").open, 1);
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Changes of a projector that are not published yet.
 
-use prombus_protocol::{PublishOptions, Uuid};
+use crate::consume::rejected::Rejected;
+use prombus_protocol::Uuid;
 use std::collections::BTreeMap;
 
 /// States that a tick changed are published in parts of at most this size. A larger state is a part of its own.
@@ -12,8 +13,7 @@ const EVENT_BYTES: usize = 300;
 pub(super) struct Pending {
     /// Changed states, by key.
     pub(super) states: BTreeMap<String, PendingState>,
-    /// Dead letters: payload and options.
-    pub(super) dead_letters: Vec<(Vec<u8>, PublishOptions)>,
+    pub(super) dead_letters: Vec<Rejected>,
     /// Approximate size of all these events.
     pub(super) bytes: usize,
 }
