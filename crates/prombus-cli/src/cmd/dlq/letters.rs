@@ -1,11 +1,19 @@
 //! Reads dead letters from their topics, with their states, and closes them.
 
 use crate::args::{LetterSelection, filter};
+use crate::messages::{one_line, print_error};
 use anyhow::bail;
 use prombus_client::{Client, ClientError, DeadLetter, History, HistoryQuery, Uuid};
 use serde::Deserialize;
 use serde_json::json;
 use std::fmt;
+use std::time::{Duration, Instant};
+
+/// How long letters are marked again and again while the server cannot be reached.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The waits between these attempts: each is twice as long as the previous one.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// Whether a dead letter was handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +157,8 @@ pub fn is_selected(selection: &LetterSelection, letter: &DeadLetter) -> bool {
         && filter::matches(&selection.filters, &letter.original)
 }
 
-/// Marks letters as redriven or discarded. Returns when that is on the server's disk.
+/// Marks letters as redriven or discarded. Returns when that is on the server's disk. While the server cannot be reached, it tries
+/// again for [`PATIENCE`]: a repeated request changes nothing.
 pub async fn close(
     client: &Client,
     topic: &str,
@@ -158,7 +167,19 @@ pub async fn close(
 ) -> Result<(), ClientError> {
     let path = Client::path(&["dead-letters", topic, "close"], &[]);
     let body = json!({ "ids": ids, "state": state.as_str() });
-    client.post_json::<serde_json::Value>(&path, &body).await.map(drop)
+    let (started, mut wait) = (Instant::now(), FIRST_WAIT);
+    loop {
+        match client.post_json::<serde_json::Value>(&path, &body).await {
+            Err(error) if error.is_passing() && started.elapsed() + wait < PATIENCE => {
+                if wait == FIRST_WAIT {
+                    print_error(&format!("{}; retrying", one_line(&error.into())));
+                }
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(LONGEST_WAIT);
+            }
+            closed => return closed.map(drop),
+        }
+    }
 }
 
 #[cfg(test)]

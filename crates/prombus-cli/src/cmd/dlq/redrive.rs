@@ -157,17 +157,20 @@ fn redrives_of(event: &EventRecord) -> u64 {
     event.headers.get(REDRIVES).and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
-/// The event to publish. Its id is derived from the dead letter's id and the addressee, so that redriving a dead letter twice adds only one
-/// event. Redrives to different groups, or to all groups, have different ids: one must not pass for the other. A dead letter of an older
-/// version, which does not name a subscription, has one id: that version may have redriven it without recording it.
+/// The event to publish. Its id is derived from the dead letter and the addressee, so that redriving a dead letter twice adds only one
+/// event. Redrives to different groups, or to all groups, have different ids: one must not pass for the other. The time at which the
+/// group gave the event up is part of the id, because a dead letter of a later failure can have the same id as an earlier one if the
+/// dead-letter topic was deleted in between. A dead letter of an older version, which does not name a subscription, has one id: that
+/// version may have redriven it without recording it.
 fn record_of(letter: &Letter, addressee: Option<Addressee>) -> Record {
     let original = &letter.letter.original;
     let mut record = Record::copy_of(original, original.topic.as_str());
     let name = match (&addressee, &letter.letter.subscription) {
         (Some(Addressee { subscription, group }), Some(_)) => {
-            format!("redrive to group {group:?} on {subscription:?}")
+            format!("redrive to group {group:?} on {subscription:?} of {}", letter.letter.ts)
         }
-        (Some(_), None) | (None, _) => "redrive".to_owned(),
+        (None, Some(_)) => format!("redrive of {}", letter.letter.ts),
+        (_, None) => "redrive".to_owned(),
     };
     record.options.id = Some(Uuid::new_v5(&letter.id, name.as_bytes()));
     record.options.headers.insert(REDRIVES.to_owned(), (redrives_of(original) + 1).to_string());
@@ -214,9 +217,14 @@ mod tests {
         assert_eq!(to("a", "g"), to("a", "g"));
         assert_ne!(to("a", "g"), to("a.*", "g"));
         assert_ne!(to("a", "g"), to("a", "h"));
-        let to_all = Uuid::new_v5(&letter.id, b"redrive");
-        assert_eq!(id(&letter, None), to_all);
+        assert_ne!(to("a", "g"), id(&letter, None));
+        let [to_one, to_all] = [to("a", "g"), id(&letter, None)];
+        letter.letter.ts = 2;
+        let again = [id(&letter, Some(Addressee::new("a", "g"))), id(&letter, None)];
+        assert!(again[0] != to_one && again[1] != to_all, "of a later failure");
         letter.letter.subscription = None;
-        assert_eq!(id(&letter, Some(Addressee::new("a", "g"))), to_all, "of an older version");
+        let of_older_version = Uuid::new_v5(&letter.id, b"redrive");
+        assert_eq!(id(&letter, Some(Addressee::new("a", "g"))), of_older_version);
+        assert_eq!(id(&letter, None), of_older_version);
     }
 }
