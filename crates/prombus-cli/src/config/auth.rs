@@ -24,7 +24,16 @@ pub fn auth(problems: &mut Problems, source: &Source) -> AuthOptions {
         {
             problems.add(format!("{path}.name"), format!("another token has the name {name:?}"));
         }
-        tokens.extend(token(problems, &path, entry));
+        let Some(token) = token(problems, &path, entry) else { continue };
+        if let Some(other) = tokens.iter().find(|other: &&TokenOptions| other.secret == token.secret) {
+            // The secret would stay valid after one of the two is revoked.
+            let why = format!(
+                "the token {:?} has the same hash; create another token with `prombus token new`",
+                other.name
+            );
+            problems.add(format!("{path}.hash"), why);
+        }
+        tokens.push(token);
     }
     let rules = source.tables("auth.rule").into_iter();
     let rules = rules.filter_map(|(path, entry)| rule(problems, &path, entry)).collect();

@@ -49,10 +49,31 @@ fn of_setting(source: &Source, settings: &Settings, setting: &Setting) -> ShownS
             StoreChoice::Memory => json!("memory:"),
         },
         (path, Some(value)) => visible(path, value),
-        (_, None) => default_of(setting),
+        (path, None) => derived(path, settings).unwrap_or_else(|| default_of(setting)),
     };
     let origin = given.and_then(|_| source.origin(setting.path));
-    row(setting.path.to_owned(), value, origin)
+    let mut row = row(setting.path.to_owned(), value, origin);
+    let given_addresses = source.texts("listen").map_or(1, |addresses| addresses.len());
+    if setting.path == "listen" && settings.server.listen.len() > given_addresses {
+        row.place = Some(row.place.map_or_else(String::new, |place| format!("{place}, ")) + "HTTP_PORT");
+        if row.source == SettingSource::Default {
+            row.source = SettingSource::Env;
+        }
+    }
+    row
+}
+
+/// The effective value of a setting whose default depends on other settings.
+fn derived(path: &str, settings: &Settings) -> Option<Value> {
+    let rates = &settings.server.rates;
+    match path {
+        "rate.connection_publish_burst" => rates.connection_publish.as_ref().map(|rate| json!(rate.burst)),
+        "rate.connection_deliver_burst" => rates.connection_deliver.as_ref().map(|rate| json!(rate.burst)),
+        "auth.jwt.leeway_ms" => {
+            settings.server.auth.jwt.as_ref().map(|jwt| json!(jwt.leeway.as_millis() as u64))
+        }
+        _ => None,
+    }
 }
 
 /// The settings in one table of a list.
@@ -161,6 +182,24 @@ mod tests {
         assert_eq!(find(&shown, "tls.cert").value, Value::Null);
         let names: BTreeSet<&str> = shown.iter().map(|setting| setting.name.as_str()).collect();
         assert_eq!(names.len(), shown.len(), "a setting is listed twice");
+    }
+
+    #[test]
+    fn derived_values_are_those_in_effect() {
+        let file = "listen = [\"127.0.0.1:18472\"]\n\
+            [rate]\nconnection_publish_per_second = 5\n\
+            [auth.jwt]\nsecret = \"a secret of more than 32 bytes, at least\"\n";
+        let shown = shown(file, &[("HTTP_PORT", "18473")], SettingFlags::default());
+        assert_eq!(find(&shown, "rate.connection_publish_burst").value, json!(5.0));
+        assert_eq!(find(&shown, "rate.connection_deliver_burst").value, Value::Null);
+        let leeway = find(&shown, "auth.jwt.leeway_ms");
+        assert_eq!((&leeway.value, leeway.source), (&json!(30_000), SettingSource::Default));
+        let listen = find(&shown, "listen");
+        assert_eq!(listen.value, json!(["127.0.0.1:18472", "127.0.0.1:18473"]));
+        assert!(
+            listen.place.as_ref().is_some_and(|place| place.ends_with("prombus.toml:1, HTTP_PORT")),
+            "{listen:?}"
+        );
     }
 
     #[test]

@@ -46,9 +46,13 @@ fn serve(words: &[&str]) -> ServeArgs {
     }
 }
 
-fn try_load(words: &[&str], variables: &[(&str, &str)]) -> Result<Settings, ConfigError> {
+fn loaded(words: &[&str], variables: &[(&str, &str)]) -> Result<Loaded, ConfigError> {
     let args = serve(words);
-    load(args.config.as_deref(), &args.settings, &environment(variables)).map(|loaded| loaded.settings)
+    load(args.config.as_deref(), &args.settings, &environment(variables))
+}
+
+fn try_load(words: &[&str], variables: &[(&str, &str)]) -> Result<Settings, ConfigError> {
+    loaded(words, variables).map(|loaded| loaded.settings)
 }
 
 fn load_with(words: &[&str], variables: &[(&str, &str)]) -> Result<Settings, Vec<String>> {
@@ -147,6 +151,28 @@ fn ws_token_allows_everything() {
     let token = &settings.server.auth.tokens[0];
     assert_eq!((token.name.as_str(), token.scopes.len()), ("ws_token", Scope::all().len()));
     assert!(!format!("{settings:?}").contains("secret"));
+}
+
+#[test]
+fn a_secret_belongs_to_one_token() {
+    let token = |name: &str| {
+        let hash = TokenHash::of("secret");
+        format!("[[auth.token]]\nname = \"{name}\"\nhash = \"{hash}\"\nscopes = [\"admin\"]\n")
+    };
+    let problems = check("f", &(token("a") + &token("b")));
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(
+        problems[0].starts_with("f:7: auth.token[1].hash: the token \"a\" has the same hash"),
+        "{problems:?}"
+    );
+    let file = TempFile::new("secret", &token("a"));
+    let path = file.path();
+    let warnings = |ws_token: &str| {
+        loaded(&["--config", path.as_str()], &[("WS_TOKEN", ws_token)]).expect("valid").warnings
+    };
+    assert_eq!(warnings("another secret"), [""; 0]);
+    let found = warnings("secret");
+    assert!(found[0].starts_with("WS_TOKEN is also the token \"a\" of the config file"), "{found:?}");
 }
 
 #[test]

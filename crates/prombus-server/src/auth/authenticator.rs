@@ -73,13 +73,10 @@ impl Authenticator {
             return Err(jwt.refuse(token, JwtFault::Parts, now_ms));
         }
         let verified = jwt.verify(token, now_ms)?;
-        Ok(Arc::new(Principal::new(
-            verified.name,
-            verified.scopes,
-            &self.rules,
-            Some(verified.expires_ms),
-            verified.print,
-        )))
+        let expires_ms = Some(verified.expires_ms);
+        let principal =
+            Principal::new(verified.name, verified.scopes, &self.rules, expires_ms, verified.print);
+        Ok(Arc::new(principal.of_jwt(verified.key)))
     }
 
     /// The owner of a ticket, with the scopes and rules of the current configuration. `None` if the token is no longer
@@ -89,10 +86,11 @@ impl Authenticator {
             let principal = self.tokens.by_fingerprint(owner.print)?;
             return (principal.name() == owner.name).then(|| Principal::clone(principal));
         }
-        self.jwt.as_ref().filter(|jwt| jwt.knows(owner.print))?;
+        let key = self.jwt.as_ref().and_then(|jwt| jwt.key_of(owner.print))?;
         let scopes = owner.scopes.iter().filter_map(|scope| scope.parse().ok()).collect();
         let principal =
-            Principal::new(owner.name.clone(), scopes, &self.rules, owner.expires_ms, owner.print);
+            Principal::new(owner.name.clone(), scopes, &self.rules, owner.expires_ms, owner.print)
+                .of_jwt(key);
         (!principal.is_expired(now_ms)).then_some(principal)
     }
 }

@@ -12,5 +12,6 @@ mod options;
 mod verifier;
 
 pub(super) use fault::JwtFault;
+pub(super) use key::KeyPrint;
 pub use options::{JwtKey, JwtOptions};
 pub(super) use verifier::JwtVerifier;

@@ -1,6 +1,7 @@
 //! An authenticated client, and what it may do.
 
 use super::fingerprint::Fingerprint;
+use super::jwt::KeyPrint;
 use super::pattern::covers;
 use super::rule::{self, Rule};
 use super::scope::Scope;
@@ -16,8 +17,10 @@ pub struct Principal {
     grants: Option<Grants>,
     /// When the principal expires, in ms since 1970; `None` if it never does.
     expires_ms: Option<i64>,
-    /// The fingerprint of the token, or of the key that verified the JWT.
+    /// The fingerprint of the token, or of the key that verified the JWT and its settings.
     fingerprint: Fingerprint,
+    /// The key that verified the JWT; `None` for a static token.
+    jwt_key: Option<KeyPrint>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,14 +42,20 @@ impl Principal {
         scopes.sort_by_cached_key(Scope::to_string);
         scopes.dedup();
         let rules = rules_about(&name, rules);
-        Self { name, grants: Some(Grants { scopes, rules }), expires_ms, fingerprint }
+        Self { name, grants: Some(Grants { scopes, rules }), expires_ms, fingerprint, jwt_key: None }
+    }
+
+    /// The same principal as the owner of a JWT that this key verified.
+    pub(super) fn of_jwt(self, key: KeyPrint) -> Self {
+        Self { jwt_key: Some(key), ..self }
     }
 
     /// The principal of every client while no auth is configured: may do everything, never expires.
     pub fn anyone() -> Arc<Self> {
         static ANYONE: LazyLock<Arc<Principal>> = LazyLock::new(|| {
             let name = "anyone".to_owned();
-            Arc::new(Principal { name, grants: None, expires_ms: None, fingerprint: Fingerprint::default() })
+            let fingerprint = Fingerprint::default();
+            Arc::new(Principal { name, grants: None, expires_ms: None, fingerprint, jwt_key: None })
         });
         Arc::clone(&ANYONE)
     }
@@ -63,6 +72,10 @@ impl Principal {
 
     pub(super) fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
+    }
+
+    pub(super) fn jwt_key(&self) -> Option<KeyPrint> {
+        self.jwt_key
     }
 
     pub(super) fn scopes(&self) -> &[Scope] {

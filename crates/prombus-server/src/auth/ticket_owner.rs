@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub(super) struct TicketOwner {
     /// The token's name, or the JWT's `sub`.
     pub(super) name: String,
-    /// The fingerprint of the token, or of the key that verified the JWT.
+    /// The fingerprint of the token, or of the key that verified the JWT and its settings.
     pub(super) print: Fingerprint,
     /// For a JWT: its `subscribe` scopes. A static token has the scopes of the configuration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -1,7 +1,7 @@
 //! Whether a client that authenticated before a reload may go on, and what a reload changes.
 
 use super::authenticator::Authenticator;
-use super::jwt::JwtVerifier;
+use super::jwt::KeyPrint;
 use super::principal::Principal;
 
 /// What has become of a principal after the configuration changed.
@@ -9,7 +9,8 @@ use super::principal::Principal;
 pub(crate) enum Validity {
     /// Its token is valid and grants the same as before.
     Same,
-    /// Its token is valid, but grants something else: scopes or rules have changed.
+    /// Its token grants something else: scopes or rules have changed. Or it may not be accepted any more, because the settings of
+    /// its JWT key have changed: id, issuer, audience or leeway.
     Changed,
     /// Its token, or the key that signed its JWT, is no longer configured.
     Revoked,
@@ -33,11 +34,11 @@ pub struct AuthChanges {
     pub tokens_replaced: usize,
     /// Tokens with the same secret whose scopes have changed.
     pub tokens_changed: usize,
-    /// JWT keys that were added. If the required issuer or audience has changed, all keys count as removed and added.
+    /// JWT keys that were added.
     pub jwt_keys_added: usize,
     /// JWT keys that were removed.
     pub jwt_keys_removed: usize,
-    /// Whether the leeway, or the id (`kid`) of a JWT key that stays, has changed.
+    /// Whether the required issuer or audience, the leeway, or the id (`kid`) of a JWT key that stays, has changed.
     pub has_new_jwt_settings: bool,
     /// Whether the list of rules has changed.
     pub has_new_rules: bool,
@@ -55,11 +56,13 @@ impl Authenticator {
                 return Validity::Revoked;
             }
             token.has_same_grants(principal)
-        } else if self.jwt.as_ref().is_some_and(|jwt| jwt.knows(print)) {
-            // A JWT contains its scopes; only the rules can change.
-            principal.has_rules_of(&self.rules)
         } else {
-            return Validity::Revoked;
+            let Some(jwt) = &self.jwt else { return Validity::Revoked };
+            if !principal.jwt_key().is_some_and(|key| jwt.has_key(key)) {
+                return Validity::Revoked;
+            }
+            // A JWT contains its scopes; only the rules can change.
+            jwt.key_of(print).is_some() && principal.has_rules_of(&self.rules)
         };
         if is_same { Validity::Same } else { Validity::Changed }
     }
@@ -77,10 +80,9 @@ impl Authenticator {
         }
         let is_gone = |token: &&Principal| self.tokens.by_name(token.name()).is_none();
         changes.tokens_revoked = before.tokens.principals().filter(is_gone).count();
-        let [ours, theirs] =
-            [self, before].map(|it| it.jwt.as_ref().map(JwtVerifier::prints).unwrap_or_default());
-        changes.jwt_keys_added = ours.iter().filter(|print| !theirs.contains(print)).count();
-        changes.jwt_keys_removed = theirs.iter().filter(|print| !ours.contains(print)).count();
+        let [ours, theirs] = [self, before].map(Self::jwt_keys);
+        changes.jwt_keys_added = ours.iter().filter(|key| !theirs.contains(key)).count();
+        changes.jwt_keys_removed = theirs.iter().filter(|key| !ours.contains(key)).count();
         if let (Some(ours), Some(theirs)) = (&self.jwt, &before.jwt) {
             changes.has_new_jwt_settings = ours.has_new_settings(theirs);
         }
@@ -94,7 +96,11 @@ impl Authenticator {
 
     /// The number of keys that can verify a JWT.
     pub(crate) fn jwt_key_count(&self) -> usize {
-        self.jwt.as_ref().map_or(0, |jwt| jwt.prints().len())
+        self.jwt_keys().len()
+    }
+
+    fn jwt_keys(&self) -> Vec<KeyPrint> {
+        self.jwt.as_ref().map(|jwt| jwt.keys().collect()).unwrap_or_default()
     }
 
     /// The number of rules.
@@ -106,7 +112,11 @@ impl Authenticator {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::auth::temporary_file::TemporaryFile;
+    use crate::auth::ticket_owner::TicketOwner;
     use crate::auth::{AuthOptions, Effect, JwtKey, JwtOptions, Rule, TokenHash, TokenOptions};
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
     use std::sync::Arc;
 
     fn token(name: &str, secret: &str, scopes: &[&str]) -> TokenOptions {
@@ -131,8 +141,8 @@ mod tests {
     }
 
     fn jwt_principal(auth: &Authenticator, key: usize) -> Principal {
-        let print = auth.jwt.as_ref().expect("JWT").prints()[key];
-        Principal::new("sub".to_owned(), Vec::new(), &auth.rules, Some(1), print)
+        let (key, print) = auth.jwt.as_ref().expect("JWT").prints().nth(key).expect("a key");
+        Principal::new("sub".to_owned(), Vec::new(), &auth.rules, Some(1), print).of_jwt(key)
     }
 
     #[test]
@@ -182,10 +192,55 @@ mod tests {
         let by_one = jwt_principal(&before, 0);
         assert_eq!(with_secrets(&[two, one], None).validity(&by_one), Validity::Same);
         assert_eq!(with_secrets(&[two], None).validity(&by_one), Validity::Revoked);
-        assert_eq!(with_secrets(&[one], Some("prombus")).validity(&by_one), Validity::Revoked);
+        assert_eq!(with_secrets(&[one], Some("prombus")).validity(&by_one), Validity::Changed);
+        assert_eq!(
+            with_secrets(&[one], Some("")).validity(&by_one),
+            Validity::Changed,
+            "required to be empty"
+        );
         assert_eq!(with(vec![token("a", "1", &["admin"])], vec![]).validity(&by_one), Validity::Revoked);
         let changes = with_secrets(&[two], None).changes_since(&before);
-        assert_eq!((changes.jwt_keys_added, changes.jwt_keys_removed), (0, 1));
+        let expected = AuthChanges { jwt_keys_removed: 1, ..AuthChanges::default() };
+        assert_eq!(changes, expected);
+        let changes = with_secrets(&[one, two], Some("prombus")).changes_since(&before);
+        assert_eq!(changes, AuthChanges { has_new_jwt_settings: true, ..AuthChanges::default() });
+    }
+
+    #[test]
+    fn a_jwt_that_may_not_be_accepted_any_more_must_be_checked_again() {
+        let secret = "one secret of more than 32 bytes, at last";
+        let with_leeway = |leeway_ms| {
+            let keys = vec![JwtKey::Secret(secret.to_owned())];
+            let leeway = std::time::Duration::from_millis(leeway_ms);
+            let jwt = Some(JwtOptions { keys, leeway, ..JwtOptions::default() });
+            Authenticator::new(&AuthOptions { jwt, ..AuthOptions::default() }).expect("auth")
+        };
+        let principal = jwt_principal(&with_leeway(60_000), 0);
+        assert_eq!(with_leeway(60_000).validity(&principal), Validity::Same);
+        assert_eq!(with_leeway(0).validity(&principal), Validity::Changed);
+    }
+
+    #[test]
+    fn a_key_with_another_id_does_not_keep_connections_and_tickets() {
+        let with_kid = |kid: &str| {
+            let secret = URL_SAFE_NO_PAD.encode("one secret of more than 32 bytes, at last");
+            let set = serde_json::json!({"keys": [{"kty": "oct", "k": secret, "kid": kid}]});
+            let file = TemporaryFile::new(set.to_string());
+            let keys = vec![JwtKey::JwksFile(file.path().to_owned())];
+            let jwt = Some(JwtOptions { keys, ..JwtOptions::default() });
+            Authenticator::new(&AuthOptions { jwt, ..AuthOptions::default() }).expect("auth")
+        };
+        let principal = jwt_principal(&with_kid("a"), 0);
+        let owner = TicketOwner {
+            name: principal.name().to_owned(),
+            print: principal.fingerprint(),
+            scopes: Vec::new(),
+            expires_ms: Some(1),
+        };
+        assert_eq!(with_kid("a").validity(&principal), Validity::Same);
+        assert_eq!(with_kid("b").validity(&principal), Validity::Changed);
+        assert!(with_kid("a").owner(&owner, 0).is_some());
+        assert!(with_kid("b").owner(&owner, 0).is_none());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! panic.
 
 use super::fault::JwtFault;
+use super::key::KeyPrint;
 use super::leeway::check_dates;
 use crate::auth::fingerprint::Fingerprint;
 use crate::auth::scope::Scope;
@@ -18,7 +19,9 @@ pub(in crate::auth) struct Verified {
     pub(in crate::auth) scopes: Vec<Scope>,
     /// `exp` plus the leeway.
     pub(in crate::auth) expires_ms: i64,
-    /// The fingerprint of the key that verified the token, combined with the configured issuer and audience.
+    /// The key that verified the token.
+    pub(in crate::auth) key: KeyPrint,
+    /// The fingerprint of that key and of all settings that decide whether the token is accepted.
     pub(in crate::auth) print: Fingerprint,
 }
 
@@ -53,13 +56,14 @@ impl Claims {
         &self,
         now_ms: i64,
         leeway_ms: i64,
+        key: KeyPrint,
         print: Fingerprint,
     ) -> Result<Verified, JwtFault> {
         let exp_ms = self.date_ms("exp")?.ok_or(JwtFault::NoExpiry)?;
         let nbf_ms = self.date_ms("nbf")?;
         let name = self.name()?;
         let expires_ms = check_dates(exp_ms, nbf_ms, now_ms, leeway_ms)?;
-        Ok(Verified { name, scopes: self.scopes(), expires_ms, print })
+        Ok(Verified { name, scopes: self.scopes(), expires_ms, key, print })
     }
 
     /// Reads a claim that is a NumericDate (RFC 7519): seconds since 1970, possibly with a fraction. A date beyond the

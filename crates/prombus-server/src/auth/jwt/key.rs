@@ -4,7 +4,7 @@ mod foreign;
 mod jwk_bytes;
 mod print;
 
-pub(super) use print::KeyPrint;
+pub(in crate::auth) use print::KeyPrint;
 
 use super::options::JwtKey;
 use crate::auth::error::AuthSetupError;

@@ -19,7 +19,7 @@ const JWT_START: &str = "eyJ";
 #[derive(Debug)]
 pub(in crate::auth) struct JwtVerifier {
     keys: Vec<Key>,
-    /// The fingerprint of each key.
+    /// For each key, the fingerprint of the key and of all settings that decide whether a token is accepted.
     prints: Vec<Fingerprint>,
     /// The required value of `iss`; with `None`, `iss` is not checked.
     issuer: Option<String>,
@@ -38,15 +38,18 @@ impl JwtVerifier {
         if keys.is_empty() {
             return Err(AuthSetupError::NoKeys);
         }
-        let parts =
-            [&options.issuer, &options.audience].map(|it| it.as_deref().unwrap_or_default().as_bytes());
-        let print = |key: &Key| Fingerprint::of(&[b"jwt", &key.print, parts[0], parts[1]]);
+        let leeway_ms = i64::try_from(options.leeway.as_millis()).unwrap_or(i64::MAX);
+        let (issuer, audience) = (options.issuer.as_deref(), options.audience.as_deref());
+        let print = |key: &Key| {
+            let [kid, issuer, audience] = [key.kid.as_deref(), issuer, audience].map(part_of);
+            Fingerprint::of(&[b"jwt", &key.print, &kid, &issuer, &audience, &leeway_ms.to_be_bytes()])
+        };
         Ok(Self {
             prints: keys.iter().map(print).collect(),
             keys,
             issuer: options.issuer.clone(),
             audience: options.audience.clone(),
-            leeway_ms: i64::try_from(options.leeway.as_millis()).unwrap_or(i64::MAX),
+            leeway_ms,
             log: RefusalLog::default(),
         })
     }
@@ -82,25 +85,37 @@ impl JwtVerifier {
     }
 
     fn check(&self, token: &str, now_ms: i64) -> Result<Verified, JwtFault> {
-        let (claims, print) = self.signed_claims(token)?;
+        let (claims, key, print) = self.signed_claims(token)?;
         // The time is checked last: only the sender of an otherwise valid token learns that it has expired.
         claims.check_issuer(self.issuer.as_deref())?;
         claims.check_audience(self.audience.as_deref())?;
-        claims.verified(now_ms, self.leeway_ms, print)
+        claims.verified(now_ms, self.leeway_ms, key, print)
     }
 
-    /// Whether this is the fingerprint of a configured key, with the configured issuer and audience. If so, a JWT that had this
-    /// fingerprint is still accepted.
-    pub(in crate::auth) fn knows(&self, print: Fingerprint) -> bool {
-        self.prints.contains(&print)
+    /// The key of a fingerprint of [`Verified::print`]. `None` if the key is not configured, or is configured with another id,
+    /// issuer, audience or leeway: a JWT that was accepted then may not be accepted now.
+    pub(in crate::auth) fn key_of(&self, print: Fingerprint) -> Option<KeyPrint> {
+        let at = self.prints.iter().position(|known| *known == print)?;
+        Some(self.keys[at].print)
     }
 
-    /// The fingerprint of each key.
-    pub(in crate::auth) fn prints(&self) -> &[Fingerprint] {
-        &self.prints
+    /// Whether a key is configured, whatever its settings are.
+    pub(in crate::auth) fn has_key(&self, key: KeyPrint) -> bool {
+        self.keys.iter().any(|known| known.print == key)
     }
 
-    /// Whether the leeway, or the id (`kid`) of a key that both have, is another one than before.
+    /// All keys.
+    pub(in crate::auth) fn keys(&self) -> impl Iterator<Item = KeyPrint> {
+        self.keys.iter().map(|key| key.print)
+    }
+
+    /// Each key, and the fingerprint of it and its settings.
+    #[cfg(test)]
+    pub(in crate::auth) fn prints(&self) -> impl Iterator<Item = (KeyPrint, Fingerprint)> {
+        self.keys().zip(self.prints.iter().copied())
+    }
+
+    /// Whether the issuer, the audience, the leeway, or the id (`kid`) of a key that both have, is another one than before.
     pub(in crate::auth) fn has_new_settings(&self, before: &Self) -> bool {
         let kids = |of: &Self, print: KeyPrint| {
             let mut kids: Vec<_> =
@@ -112,10 +127,11 @@ impl JwtVerifier {
             let old = kids(before, key.print);
             !old.is_empty() && old != kids(self, key.print)
         };
-        self.leeway_ms != before.leeway_ms || self.keys.iter().any(has_other_kid)
+        (self.leeway_ms, &self.issuer, &self.audience) != (before.leeway_ms, &before.issuer, &before.audience)
+            || self.keys.iter().any(has_other_kid)
     }
 
-    fn signed_claims(&self, token: &str) -> Result<(Claims, Fingerprint), JwtFault> {
+    fn signed_claims(&self, token: &str) -> Result<(Claims, KeyPrint, Fingerprint), JwtFault> {
         let (message, signature) = token.rsplit_once('.').ok_or(JwtFault::Header)?;
         let (_, payload) = message.split_once('.').ok_or(JwtFault::Header)?;
         let header = jsonwebtoken::decode_header(token).map_err(|_| JwtFault::Header)?;
@@ -126,7 +142,7 @@ impl JwtVerifier {
         let keys = || self.keys.iter().zip(&self.prints);
         let has_signed = |(key, _): &(&Key, _)| key.has_signed(message.as_bytes(), signature);
         let mut fitting = keys().filter(|(key, _)| key.fits(header.alg, header.kid.as_deref()));
-        let Some((_, print)) = fitting.find(has_signed) else {
+        let Some((key, print)) = fitting.find(has_signed) else {
             let (mut of_algorithm, mut of_both) = (keys(), keys());
             return Err(if !of_algorithm.any(|(key, _)| key.fits(header.alg, None)) {
                 JwtFault::Algorithm
@@ -138,6 +154,11 @@ impl JwtVerifier {
         };
         let payload = URL_SAFE_NO_PAD.decode(payload).ok();
         let claims = payload.and_then(|payload| Claims::new(&payload)).ok_or(JwtFault::Claims)?;
-        Ok((claims, *print))
+        Ok((claims, key.print, *print))
     }
+}
+
+/// A setting as a part of a fingerprint: an empty text differs from none.
+fn part_of(setting: Option<&str>) -> Vec<u8> {
+    setting.map(|text| [b"=", text.as_bytes()].concat()).unwrap_or_default()
 }

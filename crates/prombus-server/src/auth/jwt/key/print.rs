@@ -3,7 +3,7 @@
 use crate::auth::fingerprint::{HASH_BYTES, sha256};
 
 /// The hash of a key.
-pub(in crate::auth::jwt) type KeyPrint = [u8; HASH_BYTES];
+pub(in crate::auth) type KeyPrint = [u8; HASH_BYTES];
 
 /// Length of an uncompressed point of P-256.
 const P256_POINT_BYTES: usize = 65;

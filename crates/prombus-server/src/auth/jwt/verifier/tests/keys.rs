@@ -3,6 +3,10 @@
 use super::*;
 use aws_lc_rs::signature::ECDSA_P384_SHA384_FIXED_SIGNING;
 
+fn keys_of(verifier: Result<JwtVerifier, AuthSetupError>) -> Vec<KeyPrint> {
+    verifier.unwrap().keys().collect()
+}
+
 #[test]
 fn the_kid_selects_the_key_of_a_set() {
     let set = json!({"keys": [ed_jwk("one"), ec_jwk("two"), rsa_jwk("three")]}).to_string();
@@ -62,7 +66,7 @@ fn an_rsa_key_of_another_size_is_skipped_and_leading_zeros_and_padding_are_accep
     let number = URL_SAFE_NO_PAD.decode(padded["n"].as_str().unwrap()).unwrap();
     padded["n"] = json!(format!("{}==", part([&[0], number.as_slice()].concat())));
     let set = json!({"keys": [short, padded]}).to_string();
-    assert_eq!(with_jwks(&set).unwrap().prints(), with_pem(&rsa_pem()).unwrap().prints());
+    assert_eq!(keys_of(with_jwks(&set)), keys_of(with_pem(&rsa_pem())));
 }
 
 #[test]
@@ -92,13 +96,13 @@ fn a_key_that_moves_from_a_pem_file_to_a_key_set_is_the_same_key() {
     for (pem, jwk) in [(rsa_pem(), rsa_jwk("a")), (ec_pem(), ec_jwk("a")), (ed_pem(), ed_jwk("a"))] {
         let (of_pem, of_set) =
             (with_pem(&pem).unwrap(), with_jwks(&json!({"keys": [jwk]}).to_string()).unwrap());
-        assert_eq!(of_pem.prints(), of_set.prints(), "{jwk}");
+        assert!(of_pem.keys().eq(of_set.keys()), "{jwk}");
         assert!(of_set.has_new_settings(&of_pem), "it has a kid now");
     }
     let old = with_pem(&pem("RSA PUBLIC KEY", RSA.public_key())).unwrap();
-    assert_eq!(old.prints(), with_pem(&rsa_pem()).unwrap().prints());
+    assert!(old.keys().eq(keys_of(with_pem(&rsa_pem()))));
     let set = with_jwks(&json!({"keys": [{"kty": "oct", "k": part(SECRET)}]}).to_string()).unwrap();
-    assert_eq!(set.prints(), with_secret().prints());
+    assert!(set.keys().eq(with_secret().keys()));
 }
 
 #[test]
