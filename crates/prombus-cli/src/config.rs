@@ -76,12 +76,12 @@ pub fn load(
         (None, Some(file)) => read_file(file, "PROMBUS_CONFIG")?,
         (None, None) => Source::default(),
     };
-    let EnvironmentSettings { source: of_environment, http_port, token, warnings } = variables;
+    let EnvironmentSettings { source: of_environment, http_port, token, mut warnings } = variables;
     source.merge(of_environment);
     source.merge(flags.source.clone());
     let mut settings = validated(&source)?;
     add_listener(&mut settings, http_port);
-    add_token(&mut settings, token)?;
+    add_token(&mut settings, token, &mut warnings)?;
     let mut problems = Problems::default();
     check_access(&mut problems, &settings);
     check_advertise(&mut problems, &settings);
@@ -133,7 +133,11 @@ fn add_listener(settings: &mut Settings, http_port: Option<u16>) {
     }
 }
 
-fn add_token(settings: &mut Settings, token: Option<String>) -> Result<(), ConfigError> {
+fn add_token(
+    settings: &mut Settings,
+    token: Option<String>,
+    warnings: &mut Vec<String>,
+) -> Result<(), ConfigError> {
     let Some(token) = token else { return Ok(()) };
     let tokens = &mut settings.server.auth.tokens;
     if tokens.iter().any(|other| other.name == TOKEN_NAME) {
@@ -141,11 +145,14 @@ fn add_token(settings: &mut Settings, token: Option<String>) -> Result<(), Confi
             format!("WS_TOKEN: the config file already has a token named {TOKEN_NAME:?}; rename that token");
         return Err(ConfigError::new(vec![line]));
     }
-    tokens.push(TokenOptions {
-        name: TOKEN_NAME.to_owned(),
-        secret: TokenHash::of(&token),
-        scopes: Scope::all(),
-    });
+    let secret = TokenHash::of(&token);
+    if let Some(other) = tokens.iter().find(|other| other.secret == secret) {
+        warnings.push(format!(
+            "WS_TOKEN is also the token {:?} of the config file, whose scopes apply; it stays valid until it is removed from both",
+            other.name
+        ));
+    }
+    tokens.push(TokenOptions { name: TOKEN_NAME.to_owned(), secret, scopes: Scope::all() });
     Ok(())
 }
 

@@ -205,3 +205,28 @@ fn rates_and_origins_are_reloaded_also_for_open_connections() {
     it.reload("");
     assert_eq!((poster.publish_lines("a", b"1\n").0, preflight()), (200, 403));
 }
+
+#[test]
+fn a_raised_rate_reaches_a_stream_that_waits() {
+    let slow = "[rate]\nconnection_deliver_per_second = 0.01\nconnection_deliver_burst = 1\n";
+    let it = Reloading::start(slow, &[]);
+    let address = it.serving.address().to_string();
+    assert_eq!(request(&address, "POST", "/publish/a", &[], "1").0, 200);
+    assert_eq!(request(&address, "POST", "/publish/a", &[], "2").0, 200);
+    let mut stream = TcpStream::connect(&address).unwrap();
+    write!(stream, "GET /subscribe/a?from=earliest HTTP/1.1\r\nhost: {address}\r\n\r\n").unwrap();
+    // Shorter than the interval of keep-alive comments, which end a wait too.
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let (mut text, mut piece) = (String::new(), [0; 4_096]);
+    let mut reads_until = |events: usize| {
+        while text.matches("data: ").count() < events {
+            let count = stream.read(&mut piece).expect("events in time");
+            assert!(count > 0, "the stream ended: {text}");
+            text.push_str(std::str::from_utf8(&piece[..count]).unwrap());
+        }
+        text.matches("data: ").count()
+    };
+    assert_eq!(reads_until(1), 1, "the second event waits");
+    it.reload("");
+    assert_eq!(reads_until(2), 2);
+}

@@ -384,8 +384,8 @@ impl<'a> FrameFields<'a> {
             Untyped::Float(number) => Untyped::Float(number.floor()),
             other => other,
         };
-        let least = MIN_EXTEND_MS as i64;
-        Ok(Some(number.whole("extend_ms", least, MAX_ACK_TIMEOUT_MS as i64)? as u64))
+        // Zero in the error message, because smaller values than the minimum are accepted.
+        Ok(Some(number.whole("extend_ms", 0, MAX_ACK_TIMEOUT_MS as i64)? as u64))
     }
 }
 

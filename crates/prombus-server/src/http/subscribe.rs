@@ -46,6 +46,8 @@ struct Tail {
 /// What the stream does next.
 enum Turn {
     Read,
+    /// The delivery rate may have changed.
+    Reloaded,
     KeepAlive,
     End,
 }
@@ -91,6 +93,7 @@ impl ResponsePieces for Tail {
             match self.turn().await? {
                 Turn::End => return Ok(None),
                 Turn::KeepAlive => return Ok(Some(self.keep_alive())),
+                Turn::Reloaded => continue,
                 Turn::Read => {}
             }
             let events = self.rate.available(steady_ms()).max(1);
@@ -122,6 +125,8 @@ impl ResponsePieces for Tail {
 impl Tail {
     async fn turn(&mut self) -> Result<Turn, StreamError> {
         let gateway = Arc::clone(&self.reader.client().gateway);
+        // Before the rate is read, so that no reload in between is missed.
+        let mut reloads = gateway.live.subscribe();
         self.rate.refresh(&gateway.rates);
         let wait_ms = self.rate.wait_ms(1, steady_ms());
         let until = self.until;
@@ -136,6 +141,7 @@ impl Tail {
             () = gateway.stopping.wait() => Ok(Turn::End),
             () = expiry => Ok(Turn::End),
             _ = self.standing.withdrawn() => Ok(Turn::End),
+            () = reloads.changed() => Ok(Turn::Reloaded),
             arrived = async {
                 if wait_ms > 0 {
                     sleep(Duration::from_millis(wait_ms)).await;

@@ -89,7 +89,24 @@ impl Metrics {
         let kept: HashSet<(&str, &str)> =
             figures.groups.iter().map(|it| (it.topic.as_str(), it.group.as_str())).collect();
         self.subscriptions.lock().retain(|(topic, group), it| {
-            Arc::strong_count(it) > 1 || topic == OTHER || kept.contains(&(topic.as_str(), group.as_str()))
+            let is_rest = topic == OTHER && group == OTHER;
+            Arc::strong_count(it) > 1 || is_rest || kept.contains(&(topic.as_str(), group.as_str()))
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_of_a_group_that_is_gone_are_dropped_also_on_a_topic_named_like_the_rest() {
+        let metrics = Metrics::new(2);
+        for (topic, group) in [(OTHER, "a"), ("t", "b"), ("t", "c")] {
+            metrics.subscription(topic, group);
+        }
+        metrics.forget_missing(&prombus::Bus::memory().backend().figures());
+        let left: Vec<_> = metrics.subscriptions().into_keys().collect();
+        assert_eq!(left, [(OTHER.to_owned(), OTHER.to_owned())], "the sum of the rest stays");
     }
 }

@@ -69,13 +69,22 @@ pub(super) struct OtherTotal<C> {
     scrape: u64,
     /// Whether there ever was such a name.
     has_any: bool,
+    /// Whether the values at the first scrape are not counted.
+    is_relative: bool,
 }
 
 impl<C: Counts> OtherTotal<C> {
+    /// For counters that continue after a restart of the process, while the sum begins at zero: it contains only what was counted
+    /// since the first scrape.
+    pub(super) fn relative() -> Self {
+        Self { is_relative: true, ..Self::default() }
+    }
+
     /// Adds what the counters of these names, all that have no label of their own, have gained since the last scrape. Returns the
     /// sum; `None` if there never was such a name.
     pub(super) fn add<'a>(&mut self, values: impl Iterator<Item = (&'a str, C)>) -> Option<C> {
         self.scrape += 1;
+        let zero = C::default();
         for (name, now) in values {
             match self.last.get_mut(name) {
                 Some((before, scrape)) => {
@@ -83,7 +92,8 @@ impl<C: Counts> OtherTotal<C> {
                     (*before, *scrape) = (now, self.scrape);
                 }
                 None => {
-                    self.sum.add_increase(&C::default(), &now);
+                    let is_base = self.is_relative && self.scrape == 1;
+                    self.sum.add_increase(if is_base { &now } else { &zero }, &now);
                     self.last.insert(name.to_owned(), (now, self.scrape));
                     self.has_any = true;
                 }
