@@ -224,6 +224,17 @@ pub trait Backend: Send + Sync + 'static {
     /// Resolves when a topic has a durable event with this seq or a higher one. The topic need not exist yet.
     fn arrival<'a>(&'a self, topic: &'a Topic, from: u64) -> BoxFuture<'a, Result<(), ReadError>>;
 
+    /// Like [`arrival`](Self::arrival), for a reader of the topic with this number ([`EventChunk::topic_number`]): also resolves
+    /// when that topic is deleted, because a topic that is created again under the same name starts at seq 1.
+    fn arrival_or_deletion<'a>(
+        &'a self,
+        topic: &'a Topic,
+        _topic_number: u32,
+        from: u64,
+    ) -> BoxFuture<'a, Result<(), ReadError>> {
+        self.arrival(topic, from)
+    }
+
     /// Joins a group, which is created if it does not exist. Resolves when that is durable.
     fn join(&self, group: GroupSpec, member: MemberOptions) -> BoxFuture<'_, Result<Joined, GroupError>>;
 

@@ -115,6 +115,23 @@ async fn an_incomplete_event_is_requested_again_and_a_removed_event_is_no_end() 
     }
 }
 
+#[tokio::test]
+async fn a_topic_that_is_deleted_and_created_again_during_a_stream_is_followed_from_its_first_event() {
+    let gateway = Gateway::start(ServerOptions::default()).await;
+    let client = Client::connect(&gateway.url(), None).await.unwrap();
+    publish(&client, "a", 1..=5).await;
+    let mut follow = client.follow("a", Start::Earliest, Filter::default()).await.unwrap();
+    assert_eq!(next(&mut follow, 5).await, [1, 2, 3, 4, 5]);
+    let topic = "a".parse().unwrap();
+    // The new topic is shorter at first, then as long as the deleted one, then longer.
+    for new in [11..=12, 21..=22, 31..=39] {
+        gateway.bus().delete_topic(&topic).await.unwrap();
+        publish(&client, "a", new.clone()).await;
+        let received = tokio::time::timeout(Duration::from_secs(10), next(&mut follow, new.clone().count()));
+        assert_eq!(received.await.expect("without a reconnect"), new.collect::<Vec<_>>());
+    }
+}
+
 const UNKNOWN_ID: &str = r#"{"error":"no such event","code":"unknown_id"}"#;
 
 #[tokio::test]

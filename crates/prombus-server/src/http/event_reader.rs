@@ -128,7 +128,10 @@ impl EventReader {
         match &mut self.kind {
             ReaderKind::Topic(topic_reader) => {
                 let from = topic_reader.next_seq;
-                let chunk = topic_reader.read(limit).await?;
+                let chunk = match until {
+                    Until::Now => topic_reader.read(limit).await?,
+                    Until::Stopped => topic_reader.read_on(limit).await?,
+                };
                 Ok(self.taken(chunk.events, Vec::new(), chunk.next_seq > from))
             }
             ReaderKind::Pattern(pattern_reader) => {
@@ -170,9 +173,7 @@ impl EventReader {
     /// Resolves when there may be more to read.
     pub(super) async fn arrival(&mut self) -> Result<(), ReadError> {
         match &mut self.kind {
-            ReaderKind::Topic(topic_reader) => {
-                topic_reader.client.gateway.backend.arrival(&topic_reader.topic, topic_reader.next_seq).await
-            }
+            ReaderKind::Topic(topic_reader) => topic_reader.arrival().await,
             ReaderKind::Pattern(pattern_reader) => {
                 pattern_reader.arrival().await;
                 Ok(())

@@ -12,6 +12,8 @@ pub(super) struct TopicReader {
     pub(super) topic: Topic,
     /// The first seq that was not read.
     pub(super) next_seq: u64,
+    /// The number of the topic that was read, if it exists.
+    topic_number: Option<u32>,
 }
 
 impl TopicReader {
@@ -26,7 +28,7 @@ impl TopicReader {
             (Err(ReadError::UnknownTopic(_)), _) => 1,
             (Err(error), _) => return Err(error.into()),
         };
-        Ok(Self { client, topic, next_seq })
+        Ok(Self { client, topic, next_seq, topic_number: None })
     }
 
     /// Like [`locate`](Self::locate), but also accepts a position. In a topic that does not exist yet, reading starts at the
@@ -43,7 +45,35 @@ impl TopicReader {
             Err(ReadError::UnknownTopic(_)) => 1,
             located => located?,
         };
-        Ok(Self { client, topic, next_seq })
+        Ok(Self { client, topic, next_seq, topic_number: None })
+    }
+
+    /// Reads the next events of a topic that is followed. If the topic was deleted, continues with the first event of a new topic of
+    /// the same name.
+    pub(super) async fn read_on(&mut self, limit: PullLimit) -> Result<EventChunk, StreamError> {
+        let (from, before) = (self.next_seq, self.topic_number);
+        let chunk = self.read(limit).await?;
+        if before.is_none() || before == self.topic_number {
+            return Ok(chunk);
+        }
+        self.next_seq = 1;
+        // If `from` is the first seq, the chunk contains the first events of the new topic.
+        match from {
+            1 => {
+                self.next_seq = chunk.next_seq;
+                Ok(chunk)
+            }
+            _ => self.read(limit).await,
+        }
+    }
+
+    /// Resolves when there may be more to read, or when the topic is deleted.
+    pub(super) async fn arrival(&self) -> Result<(), ReadError> {
+        let backend = &self.client.gateway.backend;
+        match self.topic_number {
+            Some(number) => backend.arrival_or_deletion(&self.topic, number, self.next_seq).await,
+            None => backend.arrival(&self.topic, self.next_seq).await,
+        }
     }
 
     /// Reads the next events.
@@ -54,9 +84,10 @@ impl TopicReader {
         let chunk = match read {
             // A topic that does not exist yet counts as empty.
             Err(ReadError::UnknownTopic(_)) => {
+                self.topic_number = None;
                 EventChunk { next_seq: self.next_seq, ..EventChunk::default() }
             }
-            read => read?,
+            read => read.inspect(|chunk| self.topic_number = Some(chunk.topic_number))?,
         };
         self.next_seq = chunk.next_seq.max(self.next_seq);
         Ok(chunk)

@@ -9,4 +9,6 @@ pub struct EventChunk {
     pub events: EventBatch,
     /// The seq at which the next read continues.
     pub next_seq: u64,
+    /// Identifies the topic. If the topic is deleted and created again, the new topic has another number.
+    pub topic_number: u32,
 }

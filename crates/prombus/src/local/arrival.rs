@@ -11,12 +11,14 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
 /// A future that is ready when a topic has a durable event with a given seq or a higher one, or with an error when the bus is
-/// closed or has failed.
+/// closed or has failed. If it waits for the deletion of the topic too, it is also ready after that.
 pub(super) struct Arrival {
     reading: Arc<Reading>,
     topic: Topic,
     /// The future is ready when the topic has an event with this seq or a higher one.
     from: u64,
+    /// The future is also ready when this topic is deleted.
+    until_deleted: Option<TopicId>,
     /// Identifies the waker of this future among those of the topic.
     number: u64,
     /// How the waker is registered: `Some(Some(id))` under the topic's id, `Some(None)` under the topic's name, because the
@@ -27,7 +29,12 @@ pub(super) struct Arrival {
 impl Arrival {
     pub(super) fn new(reading: Arc<Reading>, topic: Topic, from: u64) -> Self {
         let number = reading.waiting_readers.next.fetch_add(1, Ordering::Relaxed);
-        Self { reading, topic, from, number, registered: None }
+        Self { reading, topic, from, until_deleted: None, number, registered: None }
+    }
+
+    pub(super) fn or_deletion(mut self, of: TopicId) -> Self {
+        self.until_deleted = Some(of);
+        self
     }
 
     fn check(&self, id: Option<TopicId>) -> Option<Result<(), ReadError>> {
@@ -38,7 +45,8 @@ impl Arrival {
             return Some(Err(reason.clone().into()));
         }
         let last_seq = id.map_or(0, |id| self.reading.engine.last_seq(id));
-        (last_seq >= self.from).then_some(Ok(()))
+        let is_deleted = self.until_deleted.is_some_and(|topic| id != Some(topic));
+        (last_seq >= self.from || is_deleted).then_some(Ok(()))
     }
 
     fn unregister(&mut self) {

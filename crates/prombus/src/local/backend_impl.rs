@@ -10,7 +10,7 @@ use crate::backend::{
     Joined, LatestPage, LatestQuery, MemberOptions, Problem, PullLimit, SeekPreview, SettleOutcome,
     TopicDetails, UnreadableRange, Verdict,
 };
-use crate::engine::{LetterClosing, MayBlock, off_async_threads};
+use crate::engine::{LetterClosing, MayBlock, TopicId, off_async_threads};
 use crate::error::{BackupError, GroupError, ReadError, StoreError, TopicAdminError, Unavailable};
 use crate::info::{GroupInfo, TopicInfo};
 use crate::merged::{BusPosition, MergedQuery, MergedReader};
@@ -128,6 +128,16 @@ impl Backend for LocalBackend {
 
     fn arrival<'a>(&'a self, topic: &'a Topic, from: u64) -> BoxFuture<'a, Result<(), ReadError>> {
         Box::pin(Arrival::new(Arc::clone(&self.handle.local.reading), topic.clone(), from))
+    }
+
+    fn arrival_or_deletion<'a>(
+        &'a self,
+        topic: &'a Topic,
+        topic_number: u32,
+        from: u64,
+    ) -> BoxFuture<'a, Result<(), ReadError>> {
+        let reading = Arc::clone(&self.handle.local.reading);
+        Box::pin(Arrival::new(reading, topic.clone(), from).or_deletion(TopicId::from_number(topic_number)))
     }
 
     fn join(&self, group: GroupSpec, member: MemberOptions) -> BoxFuture<'_, Result<Joined, GroupError>> {

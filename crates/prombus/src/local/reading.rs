@@ -64,7 +64,7 @@ impl Reading {
             limit: PullLimit { events: limit.events.max(1), ..limit },
             first_seq,
             last_seq: self.engine.last_seq(id),
-            chunk: EventChunk { next_seq: first_seq, ..EventChunk::default() },
+            chunk: EventChunk { next_seq: first_seq, topic_number: id.number(), ..EventChunk::default() },
             is_full: false,
             scanner: self.engine.scanner(),
         };
@@ -119,7 +119,7 @@ impl TopicRead {
     }
 
     fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ReadError>> {
-        let Self { topic, limit, is_full, chunk: EventChunk { events, next_seq }, scanner, .. } = self;
+        let Self { topic, limit, is_full, chunk: EventChunk { events, next_seq, .. }, scanner, .. } = self;
         let events_left = (limit.events as usize).saturating_sub(events.items().len());
         scanner.expect(events_left, limit.bytes.saturating_sub(events.byte_count()));
         let scanned = scanner.poll_scan(self.id, *next_seq, self.last_seq, context, &mut |event| {

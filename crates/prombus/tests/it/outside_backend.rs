@@ -197,6 +197,15 @@ impl Backend for Outside {
         self.0.arrival(topic, from)
     }
 
+    fn arrival_or_deletion<'a>(
+        &'a self,
+        topic: &'a Topic,
+        topic_number: u32,
+        from: u64,
+    ) -> BoxFuture<'a, Result<(), ReadError>> {
+        self.0.arrival_or_deletion(topic, topic_number, from)
+    }
+
     fn join(&self, group: GroupSpec, member: MemberOptions) -> BoxFuture<'_, Result<Joined, GroupError>> {
         Box::pin(async move {
             let Joined { membership, created } = self.0.join(group, member).await?;
