@@ -2,6 +2,7 @@
 //! page on lookup. Everything is checksummed, and a damaged index is rebuilt from the segment.
 
 use crate::bloom_filter::Filter;
+use crate::description::Description;
 use crate::event_id::EventId;
 use crate::fields::{Fields, u32_at, u64_at};
 use crate::index::{Entry, IdEntry, KeyEntry, Summary, TopicSpan};
@@ -379,28 +380,27 @@ fn read_filter(file: &dyn StorageFile, section: &Section) -> Result<Filter, Inde
     Filter::read(&read_section(file, section)?).ok_or(IndexError::Damaged { position: section.offset })
 }
 
-/// Prints the content of an index file, for `inspect`.
-pub(crate) fn describe(bytes: &[u8], out: &mut dyn io::Write) -> io::Result<()> {
+/// Describes the content of an index file, for `inspect`.
+pub(crate) fn describe(bytes: &[u8], out: &mut Description<'_>) -> io::Result<()> {
     let head = bytes.get(..HEAD_BYTES).filter(|head| u32_at(head, 8) == crc32c::crc32c(&head[12..]));
     let Some(IndexHead { segment, salt, covered, summary, sections }) =
         head.and_then(|head| read_head(&mut Fields::new(&head[16..])))
     else {
-        return writeln!(out, "index with a damaged head");
+        return out.damage("index with a damaged head");
     };
-    writeln!(out, "index of segment {segment:016x}, salt {salt:08x}, up to position {covered}")?;
-    writeln!(
-        out,
+    out.line(format!("index of segment {segment:016x}, salt {salt:08x}, up to position {covered}"))?;
+    out.line(format!(
         "{} events, committed {} to {}",
         summary.events, summary.first_commit_ms, summary.last_commit_ms
-    )?;
-    writeln!(out, "server ids {} to {}", summary.first_server_id, summary.last_server_id)?;
-    writeln!(out, "publishers' ids {} to {}", summary.first_client_id, summary.last_client_id)?;
-    writeln!(out, "publishers' ids that are not time-ordered: {}", summary.unordered_ids)?;
+    ))?;
+    out.line(format!("server ids {} to {}", summary.first_server_id, summary.last_server_id))?;
+    out.line(format!("publishers' ids {} to {}", summary.first_client_id, summary.last_client_id))?;
+    out.line(format!("publishers' ids that are not time-ordered: {}", summary.unordered_ids))?;
     let names = ["id filter", "key filter", "topics", "entries", "ids", "keys"];
     for (number, (name, section)) in names.iter().zip(&sections).enumerate() {
-        writeln!(out, "{name}: {} in {} bytes at {}", section.count, section.length, section.offset)?;
+        out.line(format!("{name}: {} in {} bytes at {}", section.count, section.length, section.offset))?;
         for position in damaged_parts(bytes, number, section) {
-            writeln!(out, "{position:>10}  damaged {name}")?;
+            out.damage(format!("{position:>10}  damaged {name}"))?;
         }
     }
     Ok(())

@@ -47,6 +47,7 @@ mod caller_state;
 mod checkpoint;
 mod clean;
 mod context;
+mod description;
 mod error;
 mod event_id;
 mod failed_fsync;

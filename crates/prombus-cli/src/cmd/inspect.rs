@@ -9,16 +9,6 @@ use std::process::ExitCode;
 /// The exit code for a file that could not be inspected, as opposed to one with damage.
 const COULD_NOT_RUN: u8 = 2;
 
-/// Texts of `prombus_log::inspect` that report damage.
-const DAMAGE: [&str; 6] = [
-    "BODY DAMAGED",
-    "NO FRAME",
-    "damaged",
-    "segment without a header",
-    "cannot check frames",
-    "the other copy is used",
-];
-
 /// Runs the command.
 ///
 /// # Errors
@@ -29,15 +19,26 @@ pub fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
         print_error(&format!("{name} is a folder; `prombus verify --data {name}` checks all its files"));
         return Ok(ExitCode::from(COULD_NOT_RUN));
     }
-    let mut lines = Lines::new(BufWriter::new(stdout().lock()), args.limit, args.json.json);
-    let inspected = prombus_log::inspect(&args.file, &mut lines);
-    let is_cut = lines.is_full;
-    if let Some(error) = lines.failed.take() {
+    let mut lines = Lines {
+        out: BufWriter::new(stdout().lock()),
+        left: args.limit,
+        is_json: args.json.json,
+        has_damage: false,
+    };
+    let mut failed = None;
+    let inspected = prombus_log::inspect(&args.file, &mut |line, is_damage| {
+        lines.put(line, is_damage).map_err(|error| {
+            let kind = error.kind();
+            failed = Some(error);
+            kind.into()
+        })
+    });
+    if let Some(error) = failed {
         return Err(error.into());
     }
     lines.out.flush()?;
     match inspected {
-        Err(error) if !is_cut => {
+        Err(error) => {
             let why = match error.kind() {
                 io::ErrorKind::InvalidData => {
                     "not a file of a data folder; a copy must keep the name that it has there".to_owned()
@@ -47,69 +48,31 @@ pub fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
             print_error(&format!("{name}: {why}"));
             Ok(ExitCode::from(COULD_NOT_RUN))
         }
-        _ if lines.has_damage => Ok(ExitCode::FAILURE),
-        _ => Ok(ExitCode::SUCCESS),
+        Ok(()) if lines.has_damage => Ok(ExitCode::FAILURE),
+        Ok(()) => Ok(ExitCode::SUCCESS),
     }
 }
 
-/// Receives the description of a file and prints it line by line.
+/// Prints the lines of a description.
 struct Lines<W> {
     out: W,
-    /// How many more lines may be printed.
+    /// How many more lines may be printed. Further lines are only checked for damage.
     left: Option<u64>,
     is_json: bool,
-    /// The begin of a line whose end has not arrived.
-    begun: Vec<u8>,
-    /// Whether the limit has ended the output.
-    is_full: bool,
     has_damage: bool,
-    /// Why the output failed.
-    failed: Option<io::Error>,
 }
 
 impl<W: Write> Lines<W> {
-    fn new(out: W, limit: Option<u64>, is_json: bool) -> Self {
-        Self { out, left: limit, is_json, begun: Vec::new(), is_full: false, has_damage: false, failed: None }
-    }
-
-    /// Prints a line. An error ends the inspection.
-    fn print(&mut self, line: &[u8]) -> io::Result<()> {
+    fn put(&mut self, line: &str, is_damage: bool) -> io::Result<()> {
+        self.has_damage |= is_damage;
         if self.left == Some(0) {
-            self.is_full = true;
-            return Err(io::Error::other("the limit is reached"));
+            return Ok(());
         }
         self.left = self.left.map(|left| left - 1);
-        let line = String::from_utf8_lossy(line);
-        self.has_damage |= DAMAGE.iter().any(|text| outside_quotes(&line).contains(text));
-        let printed = match self.is_json {
-            true => writeln!(self.out, "{}", Value::Object(as_json(&line))),
+        match self.is_json {
+            true => writeln!(self.out, "{}", Value::Object(as_json(line, is_damage))),
             false => writeln!(self.out, "{line}"),
-        };
-        printed.map_err(|error| {
-            let kind = error.kind();
-            self.failed = Some(error);
-            kind.into()
-        })
-    }
-}
-
-impl<W: Write> Write for Lines<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            match piece.strip_suffix(b"\n") {
-                Some(end) => {
-                    self.begun.extend_from_slice(end);
-                    let line = std::mem::take(&mut self.begun);
-                    self.print(&line)?;
-                }
-                None => self.begun.extend_from_slice(piece),
-            }
         }
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
     }
 }
 
@@ -129,7 +92,7 @@ fn outside_quotes(line: &str) -> String {
 }
 
 /// A line as an object: the position and the kind of a frame, its numbers by name, the whole text, and whether it reports damage.
-fn as_json(line: &str) -> Map<String, Value> {
+fn as_json(line: &str, is_damage: bool) -> Map<String, Value> {
     let plain = outside_quotes(line);
     let mut object = Map::new();
     let mut words = plain.split_whitespace().peekable();
@@ -157,7 +120,7 @@ fn as_json(line: &str) -> Map<String, Value> {
             }
         }
     }
-    object.insert("damaged".to_owned(), DAMAGE.iter().any(|text| plain.contains(text)).into());
+    object.insert("damaged".to_owned(), is_damage.into());
     object.insert("text".to_owned(), line.trim().into());
     object
 }
@@ -169,19 +132,20 @@ mod tests {
     #[test]
     fn a_frame_becomes_an_object() {
         let line = "      4096  event   topic 1 seq 7 id 0196 ts 5 committed 6 key \"seq 9 NO FRAME\" flags 0x2 body 12 bytes";
-        let object = as_json(line);
+        let object = as_json(line, false);
         assert_eq!((&object["position"], &object["kind"]), (&4096.into(), &"event".into()));
         assert_eq!((&object["seq"], &object["topic"], &object["id"]), (&7.into(), &1.into(), &"0196".into()));
         assert_eq!((&object["body_bytes"], &object["commit_ms"]), (&12.into(), &6.into()));
-        assert_eq!(object["damaged"], false, "a key is not a report");
-        assert_eq!(as_json("      4096  NO FRAME for 12 bytes")["damaged"], true);
+        assert_eq!(object["damaged"], false);
+        assert_eq!(as_json("      4096  NO FRAME for 12 bytes", true)["damaged"], true);
     }
 
     #[test]
-    fn the_limit_ends_the_output_after_whole_lines() {
-        let mut lines = Lines::new(Vec::new(), Some(2), false);
-        assert!(lines.write_all(b"one\ntw").is_ok());
-        assert!(lines.write_all(b"o\nthree\n").is_err());
-        assert_eq!((lines.out.as_slice(), lines.is_full), (&b"one\ntwo\n"[..], true));
+    fn damage_after_the_limit_is_reported_too() {
+        let mut lines = Lines { out: Vec::new(), left: Some(2), is_json: false, has_damage: false };
+        for (line, is_damage) in [("one", false), ("two", false), ("three", true), ("four", false)] {
+            lines.put(line, is_damage).unwrap();
+        }
+        assert_eq!((lines.out.as_slice(), lines.has_damage), (&b"one\ntwo\n"[..], true));
     }
 }
