@@ -5,7 +5,7 @@ use crate::error::ClientError;
 use crate::io_reason::io_reason;
 use crate::transport;
 use crate::trust::Trust;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
@@ -15,7 +15,12 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use prombus_protocol::{ErrorCode, Token};
 use serde::Deserialize;
+use std::time::Duration;
+use tokio::time::timeout;
 
+/// How long the start of a response, and each further piece of one that is read as a whole, may take. Requests that read much before
+/// they respond, such as a state of the past, take seconds.
+const RESPONSE_MAX: Duration = Duration::from_secs(60);
 /// An error message shows this many characters of a response that is not JSON.
 const SHOWN_CHARS_MAX: usize = 200;
 
@@ -52,9 +57,29 @@ impl Http {
         body: Option<Bytes>,
     ) -> Result<Bytes, ClientError> {
         let (sender, response) = self.send(method, path, body).await?;
-        let collected = response.into_body().collect().await.map_err(|error| self.lost(&error))?;
+        let body = self.collected(response).await?;
         *self.idle.lock() = Some(sender);
-        Ok(collected.to_bytes())
+        Ok(body)
+    }
+
+    /// The whole body of a response.
+    async fn collected(&self, response: Response<Incoming>) -> Result<Bytes, ClientError> {
+        let mut body = response.into_body();
+        let mut bytes = BytesMut::new();
+        while let Some(frame) = self.in_time(body.frame()).await? {
+            if let Ok(data) = frame.map_err(|error| self.lost(&error))?.into_data() {
+                bytes.extend_from_slice(&data);
+            }
+        }
+        Ok(bytes.freeze())
+    }
+
+    /// Waits for a part of a response.
+    async fn in_time<T>(&self, part: impl Future<Output = T>) -> Result<T, ClientError> {
+        timeout(RESPONSE_MAX, part).await.map_err(|_| {
+            let why = format!("no answer in {} s", RESPONSE_MAX.as_secs());
+            ClientError::Lost { address: self.address.to_string(), why }
+        })
     }
 
     /// Sends a request. The caller reads the body of a successful response.
@@ -127,7 +152,8 @@ impl Http {
             headers.insert(AUTHORIZATION, bearer(token, &self.address)?);
         }
         sender.ready().await.map_err(|error| self.lost(&error))?;
-        let response = sender.send_request(request).await.map_err(|error| match error.is_parse() {
+        let response = self.in_time(sender.send_request(request)).await?;
+        let response = response.map_err(|error| match error.is_parse() {
             true => self.invalid_response(not_http(&self.address)),
             false => self.lost(&error),
         })?;
@@ -136,11 +162,10 @@ impl Http {
 
     async fn refusal(&self, response: Response<Incoming>) -> ClientError {
         let status = response.status().as_u16();
-        let body = match response.into_body().collect().await {
-            Ok(body) => body.to_bytes(),
-            Err(error) => return self.lost(&error),
-        };
-        refused(&self.address, status, &body)
+        match self.collected(response).await {
+            Ok(body) => refused(&self.address, status, &body),
+            Err(error) => error,
+        }
     }
 
     pub(crate) fn lost(&self, error: &dyn std::error::Error) -> ClientError {

@@ -8,6 +8,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// How long the server has to answer. A probe that waits is of no use.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// The response of `/healthz` or `/readyz`.
 #[derive(Debug, Deserialize, Serialize)]
@@ -34,7 +39,13 @@ struct Health {
 pub fn run(args: &HealthArgs) -> anyhow::Result<ExitCode> {
     let client = server_client::client(&args.server)?;
     let address = client.address().to_string();
-    let health = match server_client::block_on(async { Ok(ask(&client).await) })? {
+    let asking = async {
+        Ok(timeout(ANSWER_MAX, ask(&client)).await.unwrap_or_else(|_| {
+            let why = format!("no answer in {} s", ANSWER_MAX.as_secs());
+            Err(ClientError::Lost { address: address.clone(), why })
+        }))
+    };
+    let health = match server_client::block_on(asking)? {
         Ok(health) => health,
         Err(error) if args.json => {
             let error = error.to_string();

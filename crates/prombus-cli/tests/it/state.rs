@@ -131,6 +131,16 @@ fn health_is_the_exit_code() {
 }
 
 #[test]
+fn health_of_a_server_that_does_not_answer_is_a_failure_within_seconds() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let began = std::time::Instant::now();
+    let ran: Ran = prombus(&["health", "--url", &url]).output().unwrap().into();
+    assert!(ran.code == Some(1) && ran.stderr.contains("no answer in 10 s"), "{ran:?}");
+    assert!(began.elapsed() < std::time::Duration::from_secs(30));
+}
+
+#[test]
 fn settings_show_values_and_sources_without_secrets() {
     let folder = TempFolder::new();
     let config = folder.file("p.toml", "[limits]\nmax_topics = 77\n");

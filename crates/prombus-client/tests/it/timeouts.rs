@@ -18,6 +18,32 @@ async fn a_server_that_never_responds_to_the_upgrade_is_given_up() {
     assert!(matches!(&error, ClientError::Lost { why, .. } if why == "no answer in 10 s"), "{error}");
 }
 
+#[tokio::test]
+async fn a_server_that_never_responds_to_a_request_is_given_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = Client::new(&format!("http://{}", listener.local_addr().unwrap()), None).unwrap();
+    tokio::time::pause();
+    let error = client.get_json::<serde_json::Value>("/topics").await.unwrap_err();
+    assert!(matches!(&error, ClientError::Lost { why, .. } if why == "no answer in 60 s"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_falls_silent_in_a_response_is_given_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = Client::new(&format!("http://{}", listener.local_addr().unwrap()), None).unwrap();
+    let serving = tokio::spawn(async move {
+        let mut stream = listener.accept().await.unwrap().0;
+        let mut request = [0; 512];
+        assert!(stream.read(&mut request).await.unwrap() > 0);
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}").await.unwrap();
+        while stream.read(&mut request).await.is_ok_and(|count| count > 0) {}
+    });
+    tokio::time::pause();
+    let error = client.get_json::<serde_json::Value>("/topics").await.unwrap_err();
+    assert!(matches!(&error, ClientError::Lost { why, .. } if why == "no answer in 60 s"), "{error}");
+    serving.abort();
+}
+
 /// Responds to the upgrade and to the first frame, which finds out whether a token is required, and then to nothing.
 async fn accept_and_fall_silent(mut stream: TcpStream) {
     let mut request = Vec::new();
