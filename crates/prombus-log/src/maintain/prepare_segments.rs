@@ -43,8 +43,12 @@ impl Work {
     /// Segments are tried in this order: for publishers, in the wanted size; for the reserve; for publishers, in smaller sizes.
     /// The reserve comes before smaller segments, because these would use up the space of the reserve, which acks need.
     fn prepare_missing(&mut self) -> io::Result<Step> {
-        if let Some(segment) = self.queue.take_passed_over() {
-            return Ok(if self.prepare_again(segment)? { Step::Worked } else { Step::Idle });
+        let passed_over = self.queue.take_passed_over();
+        let is_stuck = passed_over.is_some();
+        if let Some(segment) = passed_over
+            && self.prepare_again(segment)?
+        {
+            return Ok(Step::Worked);
         }
         let spares = self.queue.spares();
         let reserve_bytes = self.context.options.reserve_bytes;
@@ -84,7 +88,7 @@ impl Work {
             }
             self.queue.set_full();
         }
-        self.shortage.is_full = lacks_segment || lacks_reserve;
+        self.shortage.is_full = lacks_segment || lacks_reserve || is_stuck;
         Ok(Step::Idle)
     }
 

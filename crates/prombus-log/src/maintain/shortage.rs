@@ -5,7 +5,7 @@ use crate::observer::{Notice, Observer};
 /// What the disk had no room for when segments were last prepared.
 #[derive(Default)]
 pub(crate) struct Shortage {
-    /// Whether a segment for publishers or a reserve segment is missing.
+    /// Whether a segment for publishers or a reserve segment is missing, or the manifest could not be written.
     pub(crate) is_full: bool,
     /// The room in a segment that appends needed and the disk did not have; zero if there is no such append.
     pub(crate) refused_room: u64,

@@ -4,7 +4,7 @@
 use crate::support::{Cut, Rig, clean, event, read_all, small_options};
 use prombus_log::storage::simulated::Disk;
 use prombus_log::storage::{Lock, OpenMode, Storage, StorageFile, SyncPoint};
-use prombus_log::{Append, AppendError, NewState, Notice, Options, Outcomes, Ticket, TopicId};
+use prombus_log::{Append, AppendError, NewState, Notice, Options, Outcomes, Step, Ticket, TopicId};
 use std::io;
 use std::sync::Arc;
 
@@ -286,6 +286,88 @@ fn space_that_becomes_free_is_first_used_for_the_reserve() {
     assert!(is_stored(&rig, topic, b"stored"));
     assert_eq!(notices(&rig), ["full", "freed", "full"]);
     assert_eq!(reserves(), 3);
+}
+
+/// A log with a prepared segment that was passed over, on a disk without a free byte.
+fn passed_over_on_a_full_disk(seed: u64) -> (Rig, TopicId) {
+    let disk = Disk::new(seed);
+    let rig = Rig::open(&disk, growing_options()).unwrap();
+    let topic = rig.fill("t", 3);
+    let large = vec![7; 200 * KIB];
+    assert_eq!(try_event(&rig, topic, &large), Err(AppendError::QueueFull));
+    rig.settle();
+    // The large segment is used, and maintenance has not run since.
+    try_event(&rig, topic, &large).unwrap();
+    assert_eq!(rig.log.step_commit(), Step::Worked);
+    Storage::remove(&disk, "RESERVE").unwrap();
+    disk.set_capacity(Some(disk.used_bytes()));
+    rig.settle();
+    (rig, topic)
+}
+
+#[test]
+fn a_segment_that_was_passed_over_does_not_block_maintenance_of_a_full_disk() {
+    let (rig, topic) = passed_over_on_a_full_disk(8);
+    let count = fill_up(&rig, topic, &[b'x'; 200]);
+    assert!(count < 100, "{count}");
+    assert_eq!(notices(&rig), ["full"]);
+    assert!((1..=50).all(|number| put_state(&rig, number)), "the reserve is not used");
+    rig.disk.set_capacity(None);
+    rig.settle();
+    assert_eq!(notices(&rig), ["full", "freed"]);
+    let passed_over = |disk: &Disk| {
+        let of_size = |name: &String| disk.contents(name).unwrap().len() == 32 * KIB;
+        let name = disk.names().into_iter().find(|name| name.ends_with(".seg") && of_size(name)).unwrap();
+        disk.contents(&name).unwrap()[4096..].iter().any(|&byte| byte != 0)
+    };
+    assert!(!passed_over(&rig.disk), "the segment is used before it has its new place in the manifest");
+    rig.fill("t", 20);
+    assert!(passed_over(&rig.disk), "the segment is not used again");
+    rig.log.close().unwrap();
+    let rig = Rig::open(&rig.disk, growing_options()).unwrap();
+    assert_eq!(read_all(&rig.log, topic).len(), 4 + count + 20);
+    assert_eq!(rig.state.all(), (1..=50).collect::<Vec<_>>());
+}
+
+/// Power cuts while the segment waits for room in the manifest, and after it got its new place there.
+#[test]
+fn a_crash_of_a_full_disk_with_a_passed_over_segment_loses_and_reorders_nothing() {
+    for (seed, cut) in (0..8).flat_map(|seed| (1..40_u64).map(move |cut| (seed * 100 + cut, cut))) {
+        let (rig, topic) = passed_over_on_a_full_disk(seed);
+        let (mut durable, mut states) = (4, 0);
+        // Before the cut: everything happens on the full disk, or after it was freed.
+        if cut % 2 == 0 {
+            durable += fill_up(&rig, topic, &[b'x'; 200]);
+            rig.disk.set_capacity(None);
+        }
+        rig.disk.cut_after(cut);
+        for _ in 0..12 {
+            if rig.disk.is_off() {
+                break;
+            }
+            let ticket = try_event(&rig, topic, &[b'y'; 900]);
+            rig.settle();
+            durable += usize::from(ticket.is_ok_and(|it| rig.log.is_durable(it)));
+            let record = [NewState { tag: states + 1, body: &u64::from(states + 1).to_le_bytes() }];
+            let append = Append { states: &record, use_reserve: true, ..Append::default() };
+            let ticket = rig.log.try_append(&append, &mut Outcomes::default());
+            rig.settle();
+            states += u32::from(ticket.is_ok_and(|it| rig.log.is_durable(it)));
+        }
+        let disk = rig.disk.clone();
+        drop((rig.log, rig.state));
+        disk.set_capacity(None);
+        disk.power_cut();
+        let rig = Rig::open(&disk, growing_options()).unwrap();
+        let seqs: Vec<u64> = read_all(&rig.log, topic).iter().map(|event| event.seq).collect();
+        assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>(), "seed {seed}, cut {cut}");
+        assert!(seqs.len() >= durable, "seed {seed}, cut {cut}: {} of {durable}", seqs.len());
+        let records = rig.state.all();
+        assert_eq!(records, (1..=records.len() as u64).collect::<Vec<_>>(), "seed {seed}, cut {cut}");
+        assert!(records.len() >= states as usize, "seed {seed}, cut {cut}: {records:?} of {states}");
+        let faults = rig.listener.faults();
+        assert!(faults.is_empty(), "seed {seed}, cut {cut}: {faults:?}");
+    }
 }
 
 /// A simulated disk of a known size.
