@@ -12,5 +12,6 @@ pub(crate) mod prepare_segments;
 pub(crate) mod recycle_segments;
 pub(crate) mod reserve_file;
 pub(crate) mod retire_segments;
+pub(crate) mod shortage;
 pub(crate) mod work;
 pub(crate) mod write_indexes;

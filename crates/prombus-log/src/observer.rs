@@ -62,12 +62,16 @@ pub enum Notice {
     },
     /// All reads that failed before have succeeded.
     ReadableAgain,
-    /// The disk has no room for another segment. When the current segment is full, publishers are refused.
+    /// The disk has no room for another segment. Sent once, however many appends are refused, until
+    /// [`StorageFreed`](Self::StorageFreed); sent again if `refused_bytes` changes between `Some` and `None`.
     StorageFull {
         /// The system's error.
         error: String,
+        /// `None`: when the current segment is full, publishers are refused. `Some`: a segment for small appends is
+        /// prepared, and only appends that need this many bytes in a segment, or more, are refused.
+        refused_bytes: Option<u64>,
     },
-    /// The disk has room for segments again.
+    /// The disk has room for all segments again. Sent once after [`StorageFull`](Self::StorageFull).
     StorageFreed,
     /// Writing stopped for good.
     Poisoned {
@@ -94,7 +98,14 @@ impl fmt::Display for Notice {
                 write!(formatter, "{error}; readers wait and retry, nothing is skipped or settled")
             }
             Self::ReadableAgain => write!(formatter, "all files can be read again"),
-            Self::StorageFull { error } => write!(formatter, "no room for another segment: {error}"),
+            Self::StorageFull { error, refused_bytes: None } => {
+                write!(formatter, "no room for another segment: {error}")
+            }
+            Self::StorageFull { error, refused_bytes: Some(bytes) } => write!(
+                formatter,
+                "no room for a segment of the size that a large publish needs: {error}; publishes that need {bytes} bytes or \
+                 more are refused, small ones are stored"
+            ),
             Self::StorageFreed => write!(formatter, "there is room for segments again"),
             Self::Poisoned { reason } => write!(formatter, "writing stopped: {reason}"),
             Self::CheckpointFailed { error } => {

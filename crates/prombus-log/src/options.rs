@@ -31,7 +31,8 @@ pub struct Options {
     /// Size of a segment file. Default: 64 MiB. A change applies to new segments only.
     pub segment_bytes: u64,
     /// Size of the first segment of a new log, so that a log with few events is small. Each new segment is twice as large as
-    /// the one before, up to `segment_bytes`. At most `segment_bytes` is used. Default: 2 MiB.
+    /// the one before, up to `segment_bytes`. If the disk has no room for that, a smaller segment is created, but not one
+    /// smaller than this. At most `segment_bytes` is used. Default: 2 MiB.
     pub first_segment_bytes: u64,
     /// Size of each of the two segments that are reserved for a full disk. Default: 4 MiB.
     pub reserve_bytes: u64,
@@ -86,6 +87,19 @@ impl Options {
     pub(crate) fn next_segment_bytes(&self, newest_bytes: u64, needed_bytes: u64) -> u64 {
         let grown_bytes = newest_bytes.saturating_mul(2).max(self.first_segment_bytes);
         grown_bytes.max(needed_bytes.next_multiple_of(SEGMENT_DATA_START)).min(self.segment_bytes)
+    }
+
+    /// The sizes to try after the disk had no room for a segment of `wanted_bytes`: each is half of the one before. The last one
+    /// is the size of a first segment, or what waiting appends need if that is more.
+    pub(crate) fn smaller_segment_bytes(
+        &self,
+        wanted_bytes: u64,
+        needed_bytes: u64,
+    ) -> impl Iterator<Item = u64> + use<> {
+        let least_bytes = self.next_segment_bytes(0, needed_bytes);
+        let half = |bytes: u64| (bytes / 2).next_multiple_of(SEGMENT_DATA_START);
+        let next = move |&bytes: &u64| (bytes > least_bytes).then(|| half(bytes).max(least_bytes));
+        std::iter::successors(Some(wanted_bytes), next).skip(1)
     }
 
     pub(crate) fn check(&self) -> Result<(), OpenError> {
@@ -147,5 +161,25 @@ impl std::fmt::Debug for Options {
             .field("kept_ids_bytes", &self.kept_ids_bytes)
             .field("threads", &self.threads)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn smaller_segments_end_at_the_size_of_a_first_segment_or_at_the_needed_size() {
+        let options = Options::default();
+        let smaller = |wanted, needed| options.smaller_segment_bytes(wanted, needed).collect::<Vec<_>>();
+        const MIB: u64 = 1 << 20;
+        assert_eq!(smaller(64 * MIB, 0), [32 * MIB, 16 * MIB, 8 * MIB, 4 * MIB, 2 * MIB]);
+        assert_eq!(smaller(20 * MIB, 7 * MIB), [10 * MIB, 7 * MIB]);
+        // All sizes consist of whole pages.
+        assert_eq!(smaller(5 * MIB, 3 * MIB - 5), [3 * MIB]);
+        assert_eq!(smaller(5 * MIB + 4096, 0), [(5 * MIB) / 2 + 4096, 2 * MIB]);
+        assert_eq!(smaller(2 * MIB, 0), [0; 0]);
+        let small = Options { segment_bytes: 16 * 1024, ..Options::default() };
+        assert_eq!(small.smaller_segment_bytes(16 * 1024, 0).count(), 0);
     }
 }

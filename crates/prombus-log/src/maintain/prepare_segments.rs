@@ -5,7 +5,6 @@ use crate::layout::{SEGMENT_DATA_START, segment_name};
 use crate::maintain::recycle_segments::FREE_MARGIN_BYTES;
 use crate::maintain::work::Work;
 use crate::manifest::SegmentRow;
-use crate::observer::Notice;
 use crate::read::durable_batch::DurableBatch;
 use crate::segment::{self, Segment, SegmentId, SegmentIndex, SegmentKind};
 use crate::step::Step;
@@ -29,40 +28,74 @@ const FILL_IDLE: Duration = Duration::from_millis(100);
 const RESERVE_SEGMENTS: usize = 2;
 
 impl Work {
-    /// Prepares a segment if one is missing: recycles a retired file, or fills a new one with zeros.
+    /// Prepares a segment if one is missing: recycles a retired file, or fills a new one with zeros. Sends a notice if the disk
+    /// has no room, or has room again.
     pub(crate) fn prepare_segment(&mut self) -> io::Result<Step> {
-        if let Some(segment) = self.queue.take_passed_over() {
-            return self.prepare_again(segment);
+        let step = self.prepare_missing()?;
+        if step == Step::Idle {
+            self.shortage.report(self.context.observer());
+        }
+        Ok(step)
+    }
+
+    /// Prepares one segment if one is missing and the disk has room.
+    ///
+    /// Segments are tried in this order: for publishers, in the wanted size; for the reserve; for publishers, in smaller sizes.
+    /// The reserve comes before smaller segments, because these would use up the space of the reserve, which acks need.
+    fn prepare_missing(&mut self) -> io::Result<Step> {
+        let passed_over = self.queue.take_passed_over();
+        let is_stuck = passed_over.is_some();
+        if let Some(segment) = passed_over
+            && self.prepare_again(segment)?
+        {
+            return Ok(Step::Worked);
         }
         let spares = self.queue.spares();
-        if spares.needed_room > 0 {
-            let capacity = self.next_capacity(spares.needed_room);
-            match self.make_segment(capacity, false) {
-                Ok(segment) => {
-                    self.add_spare(segment, false, false);
-                    return Ok(Step::Worked);
-                }
-                // Smaller segments may still fit.
-                Err(error) if is_full(&error) => self.queue.refuse_room(spares.needed_room),
-                Err(error) => return Err(error),
-            }
+        let reserve_bytes = self.context.options.reserve_bytes;
+        let lacks_reserve = spares.reserves < RESERVE_SEGMENTS;
+        let lacks_segment = spares.ready < self.context.options.prepared_segments;
+        // A refused room is tried again, like everything else that is missing.
+        let needed_room =
+            if spares.needed_room > 0 { spares.needed_room } else { self.shortage.refused_room };
+        let mut wanted_bytes = self.next_capacity(needed_room);
+
+        // If the disk was full before, the file of a cleaned reserve segment must not be recycled for publishers.
+        let is_reserve_first = lacks_reserve && self.shortage.is_full;
+        if is_reserve_first && self.prepare_one(reserve_bytes, true)? {
+            return Ok(Step::Worked);
         }
-        let are_ready = spares.ready >= self.context.options.prepared_segments;
-        if !are_ready && self.prepare_one(self.next_capacity(0), false, false)? == Step::Worked {
+        if (needed_room > 0 || lacks_segment) && self.prepare_one(wanted_bytes, false)? {
             return Ok(Step::Worked);
         }
         // A reserve segment is prepared even if the disk had no room for other segments, because the file of a cleaned
         // reserve segment may be there to be recycled.
-        if spares.reserves < RESERVE_SEGMENTS {
-            self.prepare_one(self.context.options.reserve_bytes, true, are_ready)
-        } else {
-            Ok(Step::Idle)
+        if lacks_reserve && !is_reserve_first && self.prepare_one(reserve_bytes, true)? {
+            return Ok(Step::Worked);
         }
+        if needed_room > 0 {
+            if self.prepare_smaller(wanted_bytes, needed_room, lacks_reserve)? {
+                return Ok(Step::Worked);
+            }
+            // Smaller segments may still fit.
+            self.queue.refuse_room(needed_room);
+            self.shortage.refused_room = needed_room;
+            // Every size down to this one was tried.
+            wanted_bytes = self.context.options.next_segment_bytes(0, needed_room + SEGMENT_DATA_START);
+        }
+        if lacks_segment {
+            if self.prepare_smaller(wanted_bytes, 0, lacks_reserve)? {
+                return Ok(Step::Worked);
+            }
+            self.queue.set_full();
+        }
+        self.shortage.is_full = lacks_segment || lacks_reserve || is_stuck;
+        Ok(Step::Idle)
     }
 
     /// Makes a segment that was passed over available again, as the last one of the manifest. Recovery expects that segments are
-    /// begun in the order of the manifest.
-    fn prepare_again(&mut self, segment: Arc<Segment>) -> io::Result<Step> {
+    /// begun in the order of the manifest. Returns false if the disk has no room for the manifest: the segment must not be
+    /// used then, and the next round tries again.
+    fn prepare_again(&mut self, segment: Arc<Segment>) -> io::Result<bool> {
         let rows = &mut self.catalog.manifest.segments;
         if let Some(at) = rows.iter().position(|row| row.id == segment.id) {
             let row = rows.remove(at);
@@ -70,17 +103,18 @@ impl Work {
         }
         match self.write_manifest() {
             Ok(()) => {
-                self.queue.add_spare(segment, false);
-                Ok(Step::Worked)
+                self.add_spare(segment, false);
+                Ok(true)
             }
             Err(error) => {
                 self.queue.pass_over(segment);
-                if is_full(&error) { Ok(Step::Idle) } else { Err(error) }
+                self.no_room(error)
             }
         }
     }
 
-    /// The size of the next segment for publishers, which must have room for `needed_room` bytes.
+    /// The size of the next segment for publishers, which must have room for `needed_room` bytes. A large append makes all later
+    /// segments larger too. This does no harm, because smaller ones are tried if the disk has no room.
     fn next_capacity(&self, needed_room: u64) -> u64 {
         let segments = self.catalog.manifest.segments.iter();
         let of_publishers = segments.filter(|row| !row.reserve && row.id.kind == SegmentKind::Log);
@@ -89,32 +123,60 @@ impl Work {
         self.context.options.next_segment_bytes(newest_bytes, needed_room + SEGMENT_DATA_START)
     }
 
-    /// Prepares one segment. `is_last` is true if publishers need no further segment.
-    fn prepare_one(&mut self, capacity: u64, is_reserve: bool, is_last: bool) -> io::Result<Step> {
+    /// Prepares a segment for publishers after the disk had no room for one of `wanted_bytes`. Returns false if it has no room
+    /// for any.
+    fn prepare_smaller(
+        &mut self,
+        wanted_bytes: u64,
+        needed_room: u64,
+        lacks_reserve: bool,
+    ) -> io::Result<bool> {
+        let options = &self.context.options;
+        let needed_bytes = needed_room + SEGMENT_DATA_START;
+        // A retired file needs no further space, so it may be larger than the wanted size.
+        let sizes = options.next_segment_bytes(0, needed_bytes)..=options.segment_bytes;
+        let smaller = options.smaller_segment_bytes(wanted_bytes, needed_bytes);
+        if let Some(bytes) = self.retired.largest(&self.context, sizes)
+            && self.prepare_one(bytes, false)?
+        {
+            return Ok(true);
+        }
+        if lacks_reserve {
+            return Ok(false);
+        }
+        for bytes in smaller {
+            if self.prepare_one(bytes, false)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Prepares a segment. Returns false if the disk has no room for it.
+    fn prepare_one(&mut self, capacity: u64, is_reserve: bool) -> io::Result<bool> {
         match self.make_segment(capacity, is_reserve) {
             Ok(segment) => {
-                self.add_spare(segment, is_reserve, is_last);
-                Ok(Step::Worked)
+                self.add_spare(segment, is_reserve);
+                Ok(true)
             }
-            Err(error) if is_full(&error) => {
-                if !is_reserve {
-                    self.queue.set_full();
-                }
-                if !std::mem::replace(&mut self.is_full, true) {
-                    self.context.observer().notice(&Notice::StorageFull { error: error.to_string() });
-                }
-                Ok(Step::Idle)
-            }
-            Err(error) => Err(error),
+            Err(error) => self.no_room(error),
         }
     }
 
-    fn add_spare(&mut self, segment: Arc<Segment>, is_reserve: bool, is_last: bool) {
-        let was_full = self.queue.add_spare(segment, is_reserve);
-        let is_over = (!is_reserve || is_last) && std::mem::replace(&mut self.is_full, false);
-        if was_full || is_over {
-            self.context.observer().notice(&Notice::StorageFreed);
+    /// Returns false if the error means that the disk has no room, otherwise the error.
+    fn no_room(&mut self, error: io::Error) -> io::Result<bool> {
+        if !is_full(&error) {
+            return Err(error);
         }
+        self.shortage.error = error.to_string();
+        Ok(false)
+    }
+
+    fn add_spare(&mut self, segment: Arc<Segment>, is_reserve: bool) {
+        if !is_reserve && segment.room() >= self.shortage.refused_room {
+            self.shortage.refused_room = 0;
+        }
+        self.queue.add_spare(segment, is_reserve);
     }
 
     /// Makes a segment. If the storage does not recycle files, removes retired ones to make room.

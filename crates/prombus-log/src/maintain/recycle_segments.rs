@@ -6,6 +6,7 @@ use crate::maintain::catalog::Catalog;
 use crate::segment::{Segment, SegmentId};
 use crate::step::Step;
 use std::io;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// Disk space that must stay free for the manifest, checkpoints and indexes when a segment is created.
@@ -32,6 +33,11 @@ struct RetiredFile {
 impl RetiredFile {
     fn is_free(&self) -> bool {
         Arc::strong_count(&self.segment) == 1
+    }
+
+    /// Whether the file can be recycled.
+    fn is_usable(&self) -> bool {
+        self.is_free() && !self.is_unreadable
     }
 }
 
@@ -66,14 +72,18 @@ impl RetiredSegments {
         if !context.storage.recycles_segments() {
             return Ok(None);
         }
-        let is_fit = |file: &RetiredFile| {
-            file.segment.id.capacity == capacity && file.is_free() && !file.is_unreadable
-        };
+        let is_fit = |file: &RetiredFile| file.segment.id.capacity == capacity && file.is_usable();
         let Some(at) = self.files.iter().position(is_fit) else { return Ok(None) };
         let id = self.files.swap_remove(at).segment.id;
         catalog.remove_index(&*context.storage, id.number)?;
         self.used_ms = context.now_ms();
         Ok(Some(id))
+    }
+
+    /// The size of the largest file that [`take`](Self::take) could return and whose size is in `range`.
+    pub(crate) fn largest(&self, context: &Context, range: RangeInclusive<u64>) -> Option<u64> {
+        let usable = self.files.iter().filter(|file| file.is_usable()).map(|file| file.segment.id.capacity);
+        usable.filter(|bytes| context.storage.recycles_segments() && range.contains(bytes)).max()
     }
 
     /// Removes one retired file if there are more than the next segments need, or if it cannot be recycled.

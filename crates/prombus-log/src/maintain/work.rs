@@ -6,6 +6,7 @@ use crate::maintain::catalog::Catalog;
 use crate::maintain::checkpoints::Checkpoints;
 use crate::maintain::kept_id_files::KeptIdFiles;
 use crate::maintain::recycle_segments::RetiredSegments;
+use crate::maintain::shortage::Shortage;
 use crate::maintain::write_indexes::{close_old_files, trim_index_cache, write_next_index};
 use crate::manifest::Manifest;
 use crate::observer::Notice;
@@ -34,8 +35,8 @@ pub(crate) struct Work {
     pub(super) kept_ids: KeptIdFiles,
     /// Segments in which cleaning found damage. They are not rewritten.
     pub(crate) damaged: HashSet<u64>,
-    /// Whether the last attempt to prepare a segment found no room.
-    pub(super) is_full: bool,
+    /// What the disk has no room for.
+    pub(super) shortage: Shortage,
     /// Whether the log is closed. Another process may then own the folder.
     pub(super) is_finished: bool,
 }
@@ -57,7 +58,7 @@ impl Work {
             retired: RetiredSegments::default(),
             kept_ids: KeptIdFiles::default(),
             damaged: HashSet::new(),
-            is_full: false,
+            shortage: Shortage::default(),
             is_finished: false,
         }
     }
@@ -178,7 +179,7 @@ impl Work {
 
     /// Creates the reserve file if it is missing and there is room.
     fn hold_reserve_file(&mut self) -> io::Result<Step> {
-        if self.is_full {
+        if self.shortage.is_full {
             return Ok(Step::Idle);
         }
         let least = self.context.options.reserve_bytes;

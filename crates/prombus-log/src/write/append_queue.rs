@@ -117,17 +117,18 @@ impl AppendQueue {
         }
     }
 
-    /// Adds a prepared segment. Returns true if publishers were refused because of a full disk and are accepted again.
-    pub(crate) fn add_spare(&self, segment: Arc<Segment>, is_reserve: bool) -> bool {
+    /// Adds a prepared segment.
+    pub(crate) fn add_spare(&self, segment: Arc<Segment>, is_reserve: bool) {
         let mut state = self.state.lock();
-        state.spares.push_back(SpareSegment { segment, is_reserve });
         if !is_reserve {
-            state.refused_room = 0;
+            state.is_full = false;
+            if segment.room() >= state.refused_room {
+                state.refused_room = 0;
+            }
         }
-        let was_full = !is_reserve && std::mem::replace(&mut state.is_full, false);
+        state.spares.push_back(SpareSegment { segment, is_reserve });
         drop(state);
         self.notify_room();
-        was_full
     }
 
     /// Records that the disk has no room for another segment. Appends that need one are refused until
@@ -137,8 +138,8 @@ impl AppendQueue {
         self.notify_room();
     }
 
-    /// Records that the disk has no room for a segment with this much room. Appends that need as much are refused until a segment
-    /// is prepared or begun; smaller ones are not.
+    /// Records that the disk has no room for a segment with this much room. Appends that need as much are refused until such a
+    /// segment is prepared; smaller ones are not.
     pub(crate) fn refuse_room(&self, room: u64) {
         let mut state = self.state.lock();
         state.refused_room = room;

@@ -36,7 +36,7 @@ pub(crate) struct AppendState {
     pub(crate) passed_over: Vec<Arc<Segment>>,
     /// The room that appends need in the next segment, if the prepared ones are too small. Zero if they are large enough.
     pub(crate) needed_room: u64,
-    /// The disk had no room for a segment with this much room. Zero if that is not known.
+    /// The disk had no room for a segment with this much room, and maintenance retries. Zero if nothing was refused.
     pub(crate) refused_room: u64,
     /// Whether the disk had no room for another segment.
     pub(crate) is_full: bool,
@@ -124,9 +124,12 @@ impl AppendState {
                 Room::Ready
             }
             None => {
-                // If the disk has room for a larger segment, maintenance prepares one.
-                self.needed_room = self.needed_room.max(with_commit);
                 let is_refused = self.refused_room > 0 && with_commit >= self.refused_room;
+                if !is_refused {
+                    // If the disk has room for a larger segment, maintenance prepares one. A refused append does not count,
+                    // because a smaller one that waits may still get a segment.
+                    self.needed_room = self.needed_room.max(with_commit);
+                }
                 if self.is_full || is_refused { Room::Full } else { Room::Wait }
             }
         }
@@ -150,7 +153,7 @@ impl AppendState {
             }
             Some(segment) => self.passed_over.push(segment),
         }
-        (self.needed_room, self.refused_room) = (0, 0);
+        self.needed_room = 0;
         self.place = AppendPlace {
             segment: spare.segment.id.number,
             salt: spare.segment.id.salt,

@@ -28,4 +28,5 @@ mod segment_sizes;
 mod server_ids;
 mod stress;
 mod support;
+mod tight_disk;
 mod usage;

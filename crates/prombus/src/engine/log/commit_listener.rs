@@ -50,7 +50,11 @@ impl Observer for CommitListener {
 
     fn notice(&self, notice: &Notice) {
         match notice {
-            Notice::StorageFull { .. } => self.is_full.store(true, Ordering::Relaxed),
+            // If only large publishes are refused, the storage does not count as full: `/healthz` and the metric would claim that
+            // all publishes are refused, and acks are durable. The log line below names the refused size.
+            Notice::StorageFull { refused_bytes, .. } => {
+                self.is_full.store(refused_bytes.is_none(), Ordering::Relaxed);
+            }
             Notice::StorageFreed => self.is_full.store(false, Ordering::Relaxed),
             _ => {}
         }
