@@ -253,31 +253,17 @@ impl Sender {
             out.flush()?;
         }
         match (lost, refusal) {
-            (Some(why), _) => bail!("the server did not answer: {why}"),
-            (None, Some(error)) => bail!("{} refused: {error}", line_ranges(&self.not_stored)),
+            (Some(why), Some(refusal)) => bail!("{refusal}; the server did not answer: {why}"),
+            (Some(why), None) => bail!("the server did not answer: {why}"),
+            (None, Some(refusal)) => bail!(refusal),
             (None, None) if refused > 0 => bail!("{} refused", counted_were(refused)),
             (None, None) => Ok(()),
         }
     }
 
-    /// Which lines may be stored, and where to continue.
+        let refusal = refusal.map(|error| format!("{} refused: {error}", line_ranges(&self.not_stored)));
     fn how_to_continue(&self) -> String {
-        if !self.not_stored.is_empty() {
-            let not_stored = line_ranges(&self.not_stored);
-            return format!(
-                "to continue, publish {not_stored}, and the input from line {} on",
-                self.next_line
-            );
-        }
-        match self.unanswered.first() {
-            Some(first) => format!(
-                "no answer to {}: their events may be stored; to continue, publish the input from line {first} on, which adds stored \
-                 events a second time, or from line {}",
-                line_ranges(&self.unanswered),
-                self.next_line
-            ),
-            None => format!("to continue, publish the input from line {} on", self.next_line),
-        }
+        how_to_continue(&self.not_stored, &self.unanswered, self.next_line)
     }
 }
 
@@ -289,6 +275,23 @@ fn counted_were(lines: u64) -> String {
 /// The numbers of lines, in order, as ranges: `line 3`, `lines 1-4, 7`.
 fn line_ranges(lines: &[u64]) -> String {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
+/// Which lines may be stored, and how to continue without losing one.
+fn how_to_continue(not_stored: &[u64], unanswered: &[u64], next_line: u64) -> String {
+    let refused = match not_stored {
+        [] => String::new(),
+        lines => format!("{}, and ", line_ranges(lines)),
+    };
+    let rest = format!("to continue, publish {refused}the input from line {next_line} on");
+    if unanswered.is_empty() {
+        return rest;
+    }
+    let lines = line_ranges(unanswered);
+    format!(
+        "no answer to {lines}: their events may be stored; {rest}; publish {lines} again only if a second copy of stored events does no \
+         harm"
+    )
+}
+
     for line in lines {
         match ranges.last_mut() {
             Some((_, last)) if *last + 1 == *line => *last = *line,
@@ -333,3 +336,16 @@ mod tests {
         assert_eq!(line_ranges(&[1, 2, 4, 5, 6, 9]), "lines 1-2, 4-6, 9");
     }
 }
+
+    #[test]
+    fn the_advice_names_refused_lines_and_lines_without_an_answer() {
+        assert_eq!(how_to_continue(&[], &[], 7), "to continue, publish the input from line 7 on");
+        assert_eq!(
+            how_to_continue(&[2], &[], 7),
+            "to continue, publish line 2, and the input from line 7 on"
+        );
+        let mixed = how_to_continue(&[2, 3], &[4, 6], 7);
+        assert!(mixed.starts_with("no answer to lines 4, 6: their events may be stored; "), "{mixed}");
+        assert!(mixed.contains("to continue, publish lines 2-3, and the input from line 7 on"), "{mixed}");
+        assert!(mixed.contains("publish lines 4, 6 again"), "{mixed}");
+    }
