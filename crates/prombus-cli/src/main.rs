@@ -10,6 +10,7 @@ mod config;
 mod contexts;
 mod logging;
 mod messages;
+mod output;
 mod time;
 mod wrong_arguments;
 

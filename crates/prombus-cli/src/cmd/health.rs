@@ -3,10 +3,11 @@
 use super::server_client;
 use super::style::{escape_controls, put_json_line};
 use crate::args::HealthArgs;
+use crate::output::stdout;
 use prombus_client::{Client, ClientError};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// The response of `/healthz` or `/readyz`.

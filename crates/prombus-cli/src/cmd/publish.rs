@@ -11,13 +11,14 @@ use super::serve::stop_signals::{Signals, Stop};
 use super::{progress, server_client};
 use crate::args::PubArgs;
 use crate::messages::{counted, is_broken_pipe, one_line, print_error, was};
+use crate::output::stdout;
 use crate::wrong_arguments::WrongArguments;
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
 use lines::{Input, Payloads};
 use prombus_client::{Client, PublishError, PublishOptions, Published, Publisher, Record, Setback};
 use serde::Serialize;
-use std::io::{BufWriter, IsTerminal, Write, stderr, stdin, stdout};
+use std::io::{BufWriter, IsTerminal, Write, stderr, stdin};
 use std::process::ExitCode;
 use std::time::Instant;
 use tokio::sync::mpsc;
@@ -94,10 +95,17 @@ async fn publish_one(args: &PubArgs, record: Record) -> anyhow::Result<ExitCode>
     let mut publisher = publisher(client, &ProgressBar::hidden());
     let outcome = publisher.publish(&mut [record]).await?.pop();
     let published = own_answer(outcome.context("the server did not answer")??, args.id.is_some());
-    let Published { id, seq, duplicate } = published;
+    print_answer(args, &published).with_context(|| {
+        format!("the event is stored as {} (seq {} of {})", published.id, published.seq, args.topic)
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_answer(args: &PubArgs, published: &Published) -> anyhow::Result<()> {
+    let Published { id, seq, duplicate } = *published;
     let mut out = stdout();
     if args.json {
-        writeln!(out, "{}", json_of(&published)?)?;
+        writeln!(out, "{}", json_of(published)?)?;
     } else if !out.is_terminal() {
         writeln!(out, "{id} {seq}")?;
     } else if duplicate {
@@ -105,7 +113,7 @@ async fn publish_one(args: &PubArgs, record: Record) -> anyhow::Result<ExitCode>
     } else {
         writeln!(out, "{id} is event {seq} of {}", args.topic)?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Without an id of the caller, a duplicate is the event itself: the first answer was lost, and the event was sent again.
@@ -252,6 +260,7 @@ impl Sender {
             }
             out.flush()?;
         }
+        let refusal = refusal.map(|error| format!("{} refused: {error}", line_ranges(&self.not_stored)));
         match (lost, refusal) {
             (Some(why), Some(refusal)) => bail!("{refusal}; the server did not answer: {why}"),
             (Some(why), None) => bail!("the server did not answer: {why}"),
@@ -261,20 +270,11 @@ impl Sender {
         }
     }
 
-        let refusal = refusal.map(|error| format!("{} refused: {error}", line_ranges(&self.not_stored)));
     fn how_to_continue(&self) -> String {
         how_to_continue(&self.not_stored, &self.unanswered, self.next_line)
     }
 }
 
-/// `1 line was`, `2 lines were`.
-fn counted_were(lines: u64) -> String {
-    format!("{} {}", counted(lines, "line"), was(lines))
-}
-
-/// The numbers of lines, in order, as ranges: `line 3`, `lines 1-4, 7`.
-fn line_ranges(lines: &[u64]) -> String {
-    let mut ranges: Vec<(u64, u64)> = Vec::new();
 /// Which lines may be stored, and how to continue without losing one.
 fn how_to_continue(not_stored: &[u64], unanswered: &[u64], next_line: u64) -> String {
     let refused = match not_stored {
@@ -292,6 +292,14 @@ fn how_to_continue(not_stored: &[u64], unanswered: &[u64], next_line: u64) -> St
     )
 }
 
+/// `1 line was`, `2 lines were`.
+fn counted_were(lines: u64) -> String {
+    format!("{} {}", counted(lines, "line"), was(lines))
+}
+
+/// The numbers of lines, in order, as ranges: `line 3`, `lines 1-4, 7`.
+fn line_ranges(lines: &[u64]) -> String {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
     for line in lines {
         match ranges.last_mut() {
             Some((_, last)) if *last + 1 == *line => *last = *line,
@@ -335,7 +343,6 @@ mod tests {
         assert_eq!(line_ranges(&[3]), "line 3");
         assert_eq!(line_ranges(&[1, 2, 4, 5, 6, 9]), "lines 1-2, 4-6, 9");
     }
-}
 
     #[test]
     fn the_advice_names_refused_lines_and_lines_without_an_answer() {
@@ -349,3 +356,4 @@ mod tests {
         assert!(mixed.contains("to continue, publish lines 2-3, and the input from line 7 on"), "{mixed}");
         assert!(mixed.contains("publish lines 4, 6 again"), "{mixed}");
     }
+}

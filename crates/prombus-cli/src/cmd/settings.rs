@@ -4,10 +4,11 @@ use super::server_client;
 use super::style::put_json_line;
 use super::table::{Side, lines, shortened};
 use crate::args::SettingsArgs;
+use crate::output::stdout;
 use prombus_client::Client;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Longer values are shortened in the table.

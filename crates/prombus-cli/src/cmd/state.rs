@@ -6,13 +6,14 @@ mod print;
 use super::server_client;
 use super::style::put_line;
 use crate::args::StateArgs;
+use crate::output::stdout;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use follow::Position;
 use print::{Printer, row};
 use prombus_client::{Client, ClientError, EventRecord};
 use serde::Deserialize;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Runs the command.

@@ -5,14 +5,15 @@ use super::style::{escape_controls, put_json_line};
 use super::table::{Side, lines};
 use crate::args::{JsonArgs, TopicCommand};
 use crate::config::topic_value;
-use crate::messages::counted;
+use crate::messages::{counted, one_line};
+use crate::output::stdout;
 use crate::time;
 use anyhow::{Context, anyhow, bail};
 use indicatif::HumanBytes;
 use prombus::TopicOptions;
 use prombus_client::{Client, ClientError};
 use serde_json::{Map, Value, json};
-use std::io::{IsTerminal, Write, stderr, stdin, stdout};
+use std::io::{IsTerminal, Write, stderr, stdin};
 use std::process::ExitCode;
 
 /// Runs the command.

@@ -4,12 +4,13 @@ use super::super::confirm::{Confirmation, ask};
 use super::super::style::put_json_line;
 use super::request::{known, path, print};
 use crate::args::GroupSeekArgs;
+use crate::output::stdout;
 use anyhow::{Context, bail};
 use prombus_bench::report::grouped;
 use prombus_client::Client;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// What a seek would do.
