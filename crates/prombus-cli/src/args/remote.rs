@@ -1,6 +1,6 @@
 //! Arguments of the commands that read and publish events on a running server.
 
-use super::filter::{Condition, FilterArgs};
+use super::filter::FilterArgs;
 use super::json::JsonArgs;
 use super::number::positive;
 pub use super::server::ServerArgs;
@@ -240,9 +240,8 @@ pub enum DlqCommand {
 /// Arguments of `dlq list`.
 #[derive(Debug, ClapArgs)]
 pub struct DlqListArgs {
-    /// Print JSON instead of a table
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub json: JsonArgs,
     #[command(flatten)]
     pub server: ServerArgs,
 }
@@ -274,9 +273,8 @@ pub struct LetterSelection {
     /// Only dead letters of this group
     #[arg(long)]
     pub group: Option<String>,
-    /// Only events that match: key=…, tag=… or header.NAME=…; may be given more than once
-    #[arg(long = "filter", value_name = "FILTER")]
-    pub filters: Vec<Condition>,
+    #[command(flatten)]
+    pub filter: FilterArgs,
     /// Only dead letters whose error contains this text
     #[arg(long, value_name = "TEXT")]
     pub error_contains: Option<String>,

@@ -1,5 +1,6 @@
 //! Arguments of the commands that show what a server knows about topics and itself: state, health, settings.
 
+use super::json::JsonArgs;
 use super::remote::ServerArgs;
 use crate::time;
 use clap::Args as ClapArgs;
@@ -49,9 +50,8 @@ Examples:
 /// Arguments of `health`.
 #[derive(Debug, ClapArgs)]
 pub struct HealthArgs {
-    /// Print JSON instead of text
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub json: JsonArgs,
     #[command(flatten)]
     pub server: ServerArgs,
 }
@@ -73,9 +73,8 @@ pub struct SettingsArgs {
     /// Only settings that are not defaults
     #[arg(long)]
     pub changed: bool,
-    /// Print JSON instead of a table
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub json: JsonArgs,
     #[command(flatten)]
     pub server: ServerArgs,
 }

@@ -37,7 +37,7 @@ pub fn run(args: &HealthArgs) -> anyhow::Result<ExitCode> {
     let address = client.address().to_string();
     let health = match server_client::block_on(async { Ok(ask(&client).await) })? {
         Ok(health) => health,
-        Err(error) if args.json => {
+        Err(error) if args.json.json => {
             let error = error.to_string();
             put_json_line(&json!({ "server": address, "healthy": false, "error": error }))?;
             return Ok(ExitCode::FAILURE);
@@ -45,7 +45,7 @@ pub fn run(args: &HealthArgs) -> anyhow::Result<ExitCode> {
         Err(error) => return Err(error.into()),
     };
     let is_healthy = health.health.status == "ok" && health.ready.status == "ok";
-    if args.json {
+    if args.json.json {
         let Health { version, health, ready } = health;
         let json = json!({
             "server": address, "version": version, "healthy": is_healthy, "health": health, "ready": ready,

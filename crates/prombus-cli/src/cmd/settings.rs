@@ -42,7 +42,7 @@ pub fn run(args: &SettingsArgs) -> anyhow::Result<ExitCode> {
         setting.name.starts_with(prefix) && !(args.changed && setting.source == "default")
     };
     let settings: Vec<Setting> = settings.settings.into_iter().filter(is_wanted).collect();
-    if args.json {
+    if args.json.json {
         put_json_line(&json!({ "settings": settings }))?;
     } else if settings.is_empty() {
         writeln!(stdout(), "no settings")?;

@@ -60,10 +60,10 @@ async fn print_all(
 ) -> anyhow::Result<u64> {
     let to_seq = topic.filter(|topic| topic.topic == args.topic).map(|topic| topic.last_seq);
     let query = HistoryQuery { from_ts: args.since, to_seq, ..HistoryQuery::default() };
-    let mut history = client.history(&args.topic, query).filter(filter::for_server(&args.filters));
+    let mut history = client.history(&args.topic, query).filter(filter::for_server(&args.filter.filters));
     let mut count = 0;
     while let Some(found) = history.next().await? {
-        if filter::matches(&args.filters, &found.event) {
+        if filter::matches(&args.filter.filters, &found.event) {
             printer.print(&found.event, &found.json, 1)?;
             count += 1;
         }

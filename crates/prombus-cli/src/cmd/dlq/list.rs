@@ -58,7 +58,7 @@ pub async fn list(args: &DlqListArgs) -> anyhow::Result<()> {
         all.push(count(&client, &topic.topic).await?);
     }
     all.retain(|counted| counted.letters + counted.others > 0);
-    if args.json {
+    if args.json.json {
         writeln!(stdout(), "{}", serde_json::to_string(&all)?)?;
         return Ok(());
     }

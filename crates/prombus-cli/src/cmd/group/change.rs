@@ -16,7 +16,7 @@ pub(super) async fn create(client: &Client, args: &GroupCreateArgs) -> anyhow::R
     if !args.topics.is_empty() {
         body.insert("topics".to_owned(), json!(args.topics));
     }
-    if let Some(filter) = filter::for_group(&args.filters).map_err(WrongArguments::new)? {
+    if let Some(filter) = filter::for_group(&args.filter.filters).map_err(WrongArguments::new)? {
         body.insert("filter".to_owned(), serde_json::to_value(filter)?);
     }
     if let Some(expire_ms) = args.expire_ms {
@@ -28,7 +28,7 @@ pub(super) async fn create(client: &Client, args: &GroupCreateArgs) -> anyhow::R
         Some(true) => format!("created group {group} on {topic}"),
         _ => format!("group {group} on {topic} already exists; nothing changed"),
     };
-    print(args.json, &answer, &text)
+    print(args.json.json, &answer, &text)
 }
 
 pub(super) async fn pause(

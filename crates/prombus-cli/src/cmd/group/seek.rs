@@ -35,10 +35,10 @@ pub(super) async fn run(client: &Client, args: &GroupSeekArgs) -> anyhow::Result
     }
     let preview: Preview = serde_json::from_value(shown.clone()).context("the preview of the seek")?;
     if args.dry_run {
-        return print(args.json, &shown, preview.text().trim_end());
+        return print(args.json.json, &shown, preview.text().trim_end());
     }
     if !args.yes {
-        match args.json {
+        match args.json.json {
             true => put_json_line(&shown)?,
             false => write!(stdout(), "{}", preview.text())?,
         }
@@ -53,7 +53,7 @@ pub(super) async fn run(client: &Client, args: &GroupSeekArgs) -> anyhow::Result
     for name in ["redeliver", "skip", "leases", "lag", "exact"] {
         answer[name] = shown[name].clone();
     }
-    print(args.json, &answer, &preview.done(&args.group.group, &args.group.topic))
+    print(args.json.json, &answer, &preview.done(&args.group.group, &args.group.topic))
 }
 
 impl Preview {

@@ -47,7 +47,7 @@ pub async fn print(
     if lines == 0 {
         return Ok(Read::default());
     }
-    let wanted = Wanted { lines, since: args.since, filters: args.filters.clone() };
+    let wanted = Wanted { lines, since: args.since, filters: args.filter.filters.clone() };
     let mut readers = JoinSet::new();
     let mut left = topics.iter().filter(|topic| topic.count > 0);
     let mut newest: Vec<Placed> = Vec::new();
