@@ -2,6 +2,7 @@
 
 use super::duration::duration;
 use super::filter::FilterArgs;
+use super::name;
 use super::number::positive;
 use super::remote::ServerArgs;
 use crate::time;
@@ -100,7 +101,7 @@ pub struct SubArgs {
     /// The topic, or a pattern: * matches one segment of a name, ** any number
     pub topic: String,
     /// The consumer group
-    #[arg(long, short)]
+    #[arg(long, short, value_parser = name::group)]
     pub group: String,
     /// Run this shell command for each event
     #[arg(long, value_name = "CMD", value_parser = shell_command)]

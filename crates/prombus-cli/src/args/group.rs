@@ -2,6 +2,7 @@
 
 use super::filter::FilterArgs;
 use super::json::JsonArgs;
+use super::name;
 use super::remote::ServerArgs;
 use crate::time;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
@@ -63,7 +64,7 @@ pub enum GroupCommand {
     /// List groups with their members, lag and oldest unsettled event
     List {
         /// Only groups with exactly this subscription
-        #[arg(long, value_name = "TOPIC")]
+        #[arg(long, value_name = "TOPIC", value_parser = name::pattern)]
         topic: Option<String>,
         /// Only groups whose subscription begins with this text
         #[arg(long, value_name = "TEXT", conflicts_with = "topic")]
@@ -127,8 +128,10 @@ pub enum GroupCommand {
 #[derive(Clone, Debug, ClapArgs)]
 pub struct GroupName {
     /// The topic or pattern that the group is subscribed to
+    #[arg(value_parser = name::pattern)]
     pub topic: String,
     /// The group
+    #[arg(value_parser = name::group)]
     pub group: String,
 }
 
@@ -141,7 +144,7 @@ pub struct GroupCreateArgs {
     #[arg(long, value_name = "latest|earliest|TIME|ID", default_value = "latest", value_parser = place, allow_hyphen_values = true)]
     pub from: Start,
     /// Another topic or pattern that the group reads; may be given more than once
-    #[arg(long = "and", value_name = "TOPIC")]
+    #[arg(long = "and", value_name = "TOPIC", value_parser = name::pattern)]
     pub topics: Vec<String>,
     #[command(flatten)]
     pub filter: FilterArgs,

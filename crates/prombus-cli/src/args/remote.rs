@@ -2,6 +2,7 @@
 
 use super::filter::FilterArgs;
 use super::json::JsonArgs;
+use super::name;
 use super::number::positive;
 pub use super::server::ServerArgs;
 use crate::time;
@@ -250,6 +251,7 @@ pub struct DlqListArgs {
 #[derive(Debug, ClapArgs)]
 pub struct DlqShowArgs {
     /// The topic, with or without the prefix dlq.
+    #[arg(value_parser = name::topic)]
     pub topic: String,
     /// Maximum number of dead letters
     #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(1..))]
@@ -284,6 +286,7 @@ pub struct LetterSelection {
 #[derive(Debug, ClapArgs)]
 pub struct DiscardArgs {
     /// The topic, with or without the prefix dlq.
+    #[arg(value_parser = name::topic)]
     pub topic: String,
     /// Only the events with these ids: those of dead letters, as `dlq show` prints them, or of other events of the topic
     #[arg(value_name = "ID")]
@@ -303,6 +306,7 @@ pub struct DiscardArgs {
 #[derive(Debug, ClapArgs)]
 pub struct RedriveArgs {
     /// The topic, with or without the prefix dlq.
+    #[arg(value_parser = name::topic)]
     pub topic: String,
     #[command(flatten)]
     pub selection: LetterSelection,
@@ -310,7 +314,7 @@ pub struct RedriveArgs {
     #[arg(long)]
     pub all_groups: bool,
     /// The topic or pattern of the group, for dead letters of older versions, which do not name it
-    #[arg(long, value_name = "TOPIC|PATTERN", conflicts_with = "all_groups")]
+    #[arg(long, value_name = "TOPIC|PATTERN", value_parser = name::pattern, conflicts_with = "all_groups")]
     pub subscription: Option<String>,
     /// Dry run (the default unless --yes is given)
     #[arg(long, conflicts_with = "yes")]

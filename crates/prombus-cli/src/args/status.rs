@@ -1,6 +1,7 @@
 //! Arguments of the commands that show what a server knows about topics and itself: state, health, settings.
 
 use super::json::JsonArgs;
+use super::name;
 use super::remote::ServerArgs;
 use crate::time;
 use clap::Args as ClapArgs;
@@ -23,6 +24,7 @@ Examples:
 #[derive(Debug, ClapArgs)]
 pub struct StateArgs {
     /// The topic
+    #[arg(value_parser = name::topic)]
     pub topic: String,
     /// Only this key
     pub key: Option<String>,

@@ -457,7 +457,7 @@ fn a_signal_ends_the_command_although_nobody_reads_its_output() {
 #[test]
 fn wrong_arguments_and_refused_subscriptions_are_clear_errors() {
     let server = Server::start();
-    let cases: [(&[&str], i32, &str); 8] = [
+    let cases: [(&[&str], i32, &str); 9] = [
         (&["sub", "orders", "--group", "g", "--exec", ""], 2, "--exec"),
         (&["sub", "orders", "--group", "g", "--exec", " \n"], 2, "the command is empty"),
         (&["sub", "orders"], 2, "--group"),
@@ -465,6 +465,7 @@ fn wrong_arguments_and_refused_subscriptions_are_clear_errors() {
         (&["sub", "orders", "--group", "g", "--ack-timeout", "30"], 2, "30s"),
         (&["sub", "orders", "--group", "g", "--from", "soon"], 2, "earliest"),
         (&["sub", "a b", "--group", "g"], 2, "topic"),
+        (&["sub", "orders", "--group", "b!d"], 2, "group name has '!'"),
         (&["sub", "orders", "--group", "g", "--filter", "tag=a", "--filter", "tag=b"], 2, "only one tag"),
     ];
     for (arguments, code, word) in cases {
