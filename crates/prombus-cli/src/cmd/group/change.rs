@@ -4,6 +4,7 @@ use super::super::confirm::{Confirmation, ask};
 use super::request::{known, path, print};
 use super::view::GroupDetail;
 use crate::args::{GroupCreateArgs, GroupName, filter};
+use crate::messages::counted;
 use crate::wrong_arguments::WrongArguments;
 use anyhow::bail;
 use prombus_client::Client;
@@ -54,8 +55,9 @@ pub(super) async fn delete(
     let GroupName { topic, group: name } = group;
     if !yes {
         let detail: GroupDetail = known(client, group, client.get_json(&path).await)?;
-        let (lag, members) = (detail.group.lag, detail.group.members);
-        let what = format!("group {name} on {topic} with {members} members and {lag} unsettled events");
+        let (members, lag) =
+            (counted(detail.group.members, "member"), counted(detail.group.lag, "unsettled event"));
+        let what = format!("group {name} on {topic} with {members} and {lag}");
         match ask(&format!("Delete {what}?"))? {
             Confirmation::Yes => {}
             Confirmation::No => bail!("nothing was deleted"),
