@@ -8,6 +8,7 @@ pub mod filter;
 mod generate;
 mod group;
 mod json;
+mod name;
 mod number;
 mod offline;
 mod operate;

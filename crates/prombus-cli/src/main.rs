@@ -10,6 +10,7 @@ mod config;
 mod contexts;
 mod logging;
 mod messages;
+mod output;
 mod time;
 mod wrong_arguments;
 
@@ -51,9 +52,9 @@ fn main() -> ExitCode {
             return ExitCode::from(141);
         }
         print_error(&one_line(&error));
-        match error.downcast_ref::<WrongArguments>() {
-            Some(_) => ExitCode::from(WrongArguments::EXIT_CODE),
-            None => ExitCode::FAILURE,
+        match WrongArguments::caused(&error) {
+            true => ExitCode::from(WrongArguments::EXIT_CODE),
+            false => ExitCode::FAILURE,
         }
     })
 }

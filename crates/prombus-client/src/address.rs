@@ -2,6 +2,7 @@
 
 use crate::error::ClientError;
 use std::fmt;
+use std::net::IpAddr;
 
 /// The default port of a server, for addresses without a scheme.
 const PORT: u16 = 8090;
@@ -81,6 +82,12 @@ impl Address {
         self.is_tls
     }
 
+    /// Whether the host is this machine: `localhost`, or a loopback address.
+    pub fn is_loopback(&self) -> bool {
+        self.host.eq_ignore_ascii_case("localhost")
+            || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    }
+
     /// Host and port in the form of a `Host` header.
     pub(crate) fn authority(&self) -> String {
         if self.host.contains(':') {
@@ -130,6 +137,20 @@ pub(crate) fn put_encoded(into: &mut String, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn loopback_hosts_are_this_machine() {
+        let is_loopback = |text: &str| Address::parse(text).unwrap().is_loopback();
+        assert!(
+            is_loopback("http://127.0.0.1:8090") && is_loopback("127.8.0.1") && is_loopback("ws://[::1]:7")
+        );
+        assert!(is_loopback("https://LocalHost"));
+        assert!(
+            !is_loopback("http://localhost.example")
+                && !is_loopback("http://10.0.0.1")
+                && !is_loopback("bus")
+        );
+    }
 
     #[test]
     fn all_schemes_lead_to_the_same_addresses() {

@@ -42,7 +42,7 @@ impl Connection {
             .await
             .map_err(|_| {
                 let why = format!("no answer in {} s", OPEN_TIMEOUT.as_secs());
-                ClientError::Lost { address: address.to_string(), why }
+                ClientError::Connect { address: address.to_string(), why }
             })??;
         let (outgoing, queued) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared::new(incoming));

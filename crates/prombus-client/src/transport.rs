@@ -35,7 +35,7 @@ pub(crate) async fn open(address: &Address, trust: &Trust) -> Result<Box<dyn Tra
         // Not an error of TLS: a server that hangs or is overloaded may answer later.
         Err(_) => {
             let why = format!("{}; the server may not use TLS", no_answer("answer to the TLS handshake"));
-            Err(ClientError::Lost { address: address.to_string(), why })
+            Err(unreachable(address, why))
         }
     }
 }

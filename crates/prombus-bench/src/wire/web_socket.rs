@@ -3,8 +3,9 @@
 use super::{Message, Received, Target, Wire, put_number};
 use crate::plan::MAX_IN_FLIGHT;
 use crate::stamp::Stamp;
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use memchr::memmem::Finder;
+use serde::Deserialize;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -158,11 +159,8 @@ impl WebSocketWire {
         }
         let mut answer = vec![0; length];
         stream.read_exact(&mut answer)?;
-        if !answer.starts_with(br#"{"op":"OK""#) {
-            // The error does not contain the request, which may contain a token.
-            bail!("the server refused the request: {}", String::from_utf8_lossy(&answer));
-        }
-        Ok(())
+        // The error does not contain the request, which may contain a token.
+        if answer.starts_with(br#"{"op":"OK""#) { Ok(()) } else { Err(refused(&answer)) }
     }
 
     fn next_mask(&mut self) -> u32 {
@@ -199,7 +197,7 @@ impl WebSocketWire {
             let mask = self.next_mask();
             put_text(&mut self.acks, mask, &[self.ack_head.as_bytes(), id, br#""}"#]);
         } else {
-            bail!("unexpected frame from the server: {}", String::from_utf8_lossy(text));
+            return Err(refused(text));
         }
         Ok(())
     }
@@ -263,6 +261,19 @@ impl Wire for WebSocketWire {
         // An ack of an unknown id with a `corr`: the server answers it after the earlier acks, when they are durable.
         let rest = format!(r#"00000000-0000-7000-8000-000000000000","corr":{BARRIER}}}"#);
         put_text(out, self.next_mask(), &[self.ack_head.as_bytes(), rest.as_bytes()]);
+    }
+}
+
+/// The error in a frame that is neither an OK nor an event.
+fn refused(frame: &[u8]) -> anyhow::Error {
+    #[derive(Deserialize)]
+    struct Refusal {
+        code: String,
+        msg: String,
+    }
+    match serde_json::from_slice(frame) {
+        Ok(Refusal { code, msg }) => anyhow!("{msg} ({code})"),
+        Err(_) => anyhow!("unexpected frame from the server: {}", String::from_utf8_lossy(frame)),
     }
 }
 

@@ -11,7 +11,8 @@ contains tokens, so only its owner may read it (mode 0600); a file that others c
 
 Precedence: --url and --token, then --context, then PROMBUS_URL and PROMBUS_TOKEN, then PROMBUS_CONTEXT, then the context \
 that `prombus context use` has chosen, then http://127.0.0.1:8090. The token of a context is sent only to the server of \
-that context: with --url or PROMBUS_URL for another server it is not used.
+that context: with --url or PROMBUS_URL for another server it is not used. PROMBUS_TOKEN is not sent to the server that \
+--context names, unless PROMBUS_URL is the URL of the same server.
 
 Examples:
   prombus context add prod --url https://bus.example --token-file token.txt

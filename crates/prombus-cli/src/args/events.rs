@@ -1,7 +1,8 @@
 //! Arguments of `pub`, `sub` and `tail`.
 
 use super::duration::duration;
-use super::filter::Condition;
+use super::filter::FilterArgs;
+use super::name;
 use super::number::positive;
 use super::remote::ServerArgs;
 use crate::time;
@@ -100,7 +101,7 @@ pub struct SubArgs {
     /// The topic, or a pattern: * matches one segment of a name, ** any number
     pub topic: String,
     /// The consumer group
-    #[arg(long, short)]
+    #[arg(long, short, value_parser = name::group)]
     pub group: String,
     /// Run this shell command for each event
     #[arg(long, value_name = "CMD", value_parser = shell_command)]
@@ -114,9 +115,8 @@ pub struct SubArgs {
     /// Where a new group starts: earliest, latest, after the event with this ID, or at a time; no effect on a group that exists
     #[arg(long, value_name = "earliest|latest|ID|TIME", default_value = "latest", value_parser = start, allow_hyphen_values = true)]
     pub from: Start,
-    /// Only events that match: key=…, tag=… or header.NAME=…; may be given more than once
-    #[arg(long = "filter", value_name = "FILTER")]
-    pub filters: Vec<Condition>,
+    #[command(flatten)]
+    pub filter: FilterArgs,
     /// The number of attempts after which an event becomes a dead letter [default: the topic's max_attempts, otherwise 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub max_attempts: Option<u32>,
@@ -188,9 +188,8 @@ pub struct TailArgs {
     /// Only events since this time: 90m, 1d, 2026-05-01, 2026-05-01T12:00:00Z, or milliseconds since 1970
     #[arg(long, value_name = "TIME", value_parser = time::parse_since, allow_hyphen_values = true)]
     pub since: Option<i64>,
-    /// Only events that match: key=…, tag=… or header.NAME=…; may be given more than once
-    #[arg(long = "filter", value_name = "FILTER")]
-    pub filters: Vec<Condition>,
+    #[command(flatten)]
+    pub filter: FilterArgs,
     /// Then print new events as they are published
     #[arg(long, short)]
     pub follow: bool,

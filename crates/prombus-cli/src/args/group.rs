@@ -1,6 +1,8 @@
 //! Arguments of `group`.
 
-use super::filter::Condition;
+use super::filter::FilterArgs;
+use super::json::JsonArgs;
+use super::name;
 use super::remote::ServerArgs;
 use crate::time;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
@@ -62,14 +64,13 @@ pub enum GroupCommand {
     /// List groups with their members, lag and oldest unsettled event
     List {
         /// Only groups with exactly this subscription
-        #[arg(long, value_name = "TOPIC")]
+        #[arg(long, value_name = "TOPIC", value_parser = name::pattern)]
         topic: Option<String>,
         /// Only groups whose subscription begins with this text
         #[arg(long, value_name = "TEXT", conflicts_with = "topic")]
         prefix: Option<String>,
-        /// Print JSON instead of a table
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        json: JsonArgs,
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -77,9 +78,8 @@ pub enum GroupCommand {
     Show {
         #[command(flatten)]
         group: GroupName,
-        /// Print JSON instead of text
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        json: JsonArgs,
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -93,9 +93,8 @@ pub enum GroupCommand {
     Pause {
         #[command(flatten)]
         group: GroupName,
-        /// Print JSON instead of text
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        json: JsonArgs,
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -103,9 +102,8 @@ pub enum GroupCommand {
     Resume {
         #[command(flatten)]
         group: GroupName,
-        /// Print JSON instead of text
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        json: JsonArgs,
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -116,9 +114,8 @@ pub enum GroupCommand {
         /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
-        /// Print JSON instead of text
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        json: JsonArgs,
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -131,8 +128,10 @@ pub enum GroupCommand {
 #[derive(Clone, Debug, ClapArgs)]
 pub struct GroupName {
     /// The topic or pattern that the group is subscribed to
+    #[arg(value_parser = name::pattern)]
     pub topic: String,
     /// The group
+    #[arg(value_parser = name::group)]
     pub group: String,
 }
 
@@ -145,17 +144,15 @@ pub struct GroupCreateArgs {
     #[arg(long, value_name = "latest|earliest|TIME|ID", default_value = "latest", value_parser = place, allow_hyphen_values = true)]
     pub from: Start,
     /// Another topic or pattern that the group reads; may be given more than once
-    #[arg(long = "and", value_name = "TOPIC")]
+    #[arg(long = "and", value_name = "TOPIC", value_parser = name::pattern)]
     pub topics: Vec<String>,
-    /// Only events that match: key=…, tag=… or header.NAME=…; may be given more than once
-    #[arg(long = "filter", value_name = "FILTER")]
-    pub filters: Vec<Condition>,
+    #[command(flatten)]
+    pub filter: FilterArgs,
     /// Delete the group after this time without members
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
     pub expire_ms: Option<u64>,
-    /// Print JSON instead of text
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub json: JsonArgs,
     #[command(flatten)]
     pub server: ServerArgs,
 }
@@ -174,9 +171,8 @@ pub struct GroupSeekArgs {
     /// Do not ask for confirmation
     #[arg(long)]
     pub yes: bool,
-    /// Print JSON instead of text
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub json: JsonArgs,
     #[command(flatten)]
     pub server: ServerArgs,
 }
@@ -199,9 +195,8 @@ pub struct GroupSettleArgs {
     /// With extend: how long the lease runs from now
     #[arg(long, value_name = "MS", required_if_eq("verdict", "extend"))]
     pub extend_ms: Option<u64>,
-    /// Print JSON instead of text
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub json: JsonArgs,
     #[command(flatten)]
     pub server: ServerArgs,
 }

@@ -1,6 +1,7 @@
 //! Arguments of commands for a running server: topic, backup, outbox.
 
 use super::json::JsonArgs;
+use super::name;
 use super::remote::ServerArgs;
 use crate::config::topic_keys;
 use clap::{Args as ClapArgs, Subcommand};
@@ -46,6 +47,7 @@ pub enum TopicCommand {
     /// Show one topic and its settings
     Show {
         /// The topic
+        #[arg(value_parser = name::topic)]
         topic: String,
         #[command(flatten)]
         json: JsonArgs,
@@ -56,6 +58,7 @@ pub enum TopicCommand {
     #[command(after_help = set_help())]
     Set {
         /// The topic
+        #[arg(value_parser = name::topic)]
         topic: String,
         /// The settings to change; KEY= without a value removes a setting
         #[arg(value_name = "KEY=VALUE", required = true)]
@@ -68,6 +71,7 @@ pub enum TopicCommand {
     /// Delete a topic with all its events, and the groups that read only this topic
     Delete {
         /// The topic
+        #[arg(value_parser = name::topic)]
         topic: String,
         /// Do not ask for confirmation
         #[arg(long)]

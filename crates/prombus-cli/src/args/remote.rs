@@ -1,7 +1,8 @@
 //! Arguments of the commands that read and publish events on a running server.
 
-use super::filter::{Condition, FilterArgs};
+use super::filter::FilterArgs;
 use super::json::JsonArgs;
+use super::name;
 use super::number::positive;
 pub use super::server::ServerArgs;
 use crate::time;
@@ -240,9 +241,8 @@ pub enum DlqCommand {
 /// Arguments of `dlq list`.
 #[derive(Debug, ClapArgs)]
 pub struct DlqListArgs {
-    /// Print JSON instead of a table
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub json: JsonArgs,
     #[command(flatten)]
     pub server: ServerArgs,
 }
@@ -251,6 +251,7 @@ pub struct DlqListArgs {
 #[derive(Debug, ClapArgs)]
 pub struct DlqShowArgs {
     /// The topic, with or without the prefix dlq.
+    #[arg(value_parser = name::topic)]
     pub topic: String,
     /// Maximum number of dead letters
     #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u32).range(1..))]
@@ -274,9 +275,8 @@ pub struct LetterSelection {
     /// Only dead letters of this group
     #[arg(long)]
     pub group: Option<String>,
-    /// Only events that match: key=…, tag=… or header.NAME=…; may be given more than once
-    #[arg(long = "filter", value_name = "FILTER")]
-    pub filters: Vec<Condition>,
+    #[command(flatten)]
+    pub filter: FilterArgs,
     /// Only dead letters whose error contains this text
     #[arg(long, value_name = "TEXT")]
     pub error_contains: Option<String>,
@@ -286,6 +286,7 @@ pub struct LetterSelection {
 #[derive(Debug, ClapArgs)]
 pub struct DiscardArgs {
     /// The topic, with or without the prefix dlq.
+    #[arg(value_parser = name::topic)]
     pub topic: String,
     /// Only the events with these ids: those of dead letters, as `dlq show` prints them, or of other events of the topic
     #[arg(value_name = "ID")]
@@ -305,6 +306,7 @@ pub struct DiscardArgs {
 #[derive(Debug, ClapArgs)]
 pub struct RedriveArgs {
     /// The topic, with or without the prefix dlq.
+    #[arg(value_parser = name::topic)]
     pub topic: String,
     #[command(flatten)]
     pub selection: LetterSelection,
@@ -312,7 +314,7 @@ pub struct RedriveArgs {
     #[arg(long)]
     pub all_groups: bool,
     /// The topic or pattern of the group, for dead letters of older versions, which do not name it
-    #[arg(long, value_name = "TOPIC|PATTERN", conflicts_with = "all_groups")]
+    #[arg(long, value_name = "TOPIC|PATTERN", value_parser = name::pattern, conflicts_with = "all_groups")]
     pub subscription: Option<String>,
     /// Dry run (the default unless --yes is given)
     #[arg(long, conflicts_with = "yes")]

@@ -24,7 +24,7 @@ pub struct ServerValues {
     /// The server's URL: http://, https://, ws:// or wss:// [default: that of the context, else http://127.0.0.1:8090]
     #[arg(long, value_name = "URL", env = "PROMBUS_URL", help_heading = SERVER)]
     pub url: Option<String>,
-    /// Token for the server [default: that of the context, else WS_TOKEN]
+    /// Token for the server [default: that of the context; for a server on this machine, else WS_TOKEN]
     #[arg(long, value_name = "TOKEN", env = "PROMBUS_TOKEN", hide_env_values = true, help_heading = SERVER)]
     pub token: Option<String>,
     /// PEM file with certificates to trust, in addition to those that this machine trusts

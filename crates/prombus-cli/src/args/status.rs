@@ -1,5 +1,7 @@
 //! Arguments of the commands that show what a server knows about topics and itself: state, health, settings.
 
+use super::json::JsonArgs;
+use super::name;
 use super::remote::ServerArgs;
 use crate::time;
 use clap::Args as ClapArgs;
@@ -22,6 +24,7 @@ Examples:
 #[derive(Debug, ClapArgs)]
 pub struct StateArgs {
     /// The topic
+    #[arg(value_parser = name::topic)]
     pub topic: String,
     /// Only this key
     pub key: Option<String>,
@@ -49,9 +52,8 @@ Examples:
 /// Arguments of `health`.
 #[derive(Debug, ClapArgs)]
 pub struct HealthArgs {
-    /// Print JSON instead of text
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub json: JsonArgs,
     #[command(flatten)]
     pub server: ServerArgs,
 }
@@ -73,9 +75,8 @@ pub struct SettingsArgs {
     /// Only settings that are not defaults
     #[arg(long)]
     pub changed: bool,
-    /// Print JSON instead of a table
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub json: JsonArgs,
     #[command(flatten)]
     pub server: ServerArgs,
 }

@@ -2,9 +2,10 @@
 
 use super::{progress, server_client};
 use crate::args::BackupArgs;
+use crate::output::stdout;
 use anyhow::{Context, bail};
 use serde::Deserialize;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::process::ExitCode;
 
 #[derive(Deserialize)]

@@ -7,7 +7,8 @@ mod target;
 
 use crate::args::{BenchArgs, Load};
 use crate::messages::print_error;
-use std::io::{Write, stdout};
+use crate::output::stdout;
+use std::io::Write;
 use std::process::ExitCode;
 use target::Target;
 

@@ -1,8 +1,9 @@
 //! `prombus completions`: prints the completions for a shell, from the definitions of the arguments.
 
 use crate::args::{Args, CompletionsArgs, Shell};
+use crate::output::stdout;
 use clap::CommandFactory;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Runs the command.

@@ -3,9 +3,10 @@
 use crate::args::ConfigCommand;
 use crate::config::{check, default_file};
 use crate::messages::io_reason;
+use crate::output::stdout;
 use anyhow::{Context, anyhow};
 use serde_json::json;
-use std::io::{ErrorKind, Write, stdout};
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::process::ExitCode;
 

@@ -4,11 +4,12 @@ use super::table::{Side, lines};
 use crate::args::{ContextAddArgs, ContextCommand};
 use crate::contexts::{Context, Contexts, check_name, masked};
 use crate::messages::io_reason;
+use crate::output::stdout;
 use crate::wrong_arguments::WrongArguments;
 use anyhow::{Context as _, anyhow, bail};
 use prombus_client::Client;
 use serde_json::{Value, json};
-use std::io::{Read, Write, stdin, stdout};
+use std::io::{Read, Write, stdin};
 use std::path::Path;
 use std::process::ExitCode;
 

@@ -3,9 +3,10 @@
 use super::json_text::put_json;
 use super::style::{Painter, Style, escape_controls};
 use crate::args::{ColorWhen, FormatArgs};
+use crate::output::{Stdout, stdout};
 use crate::time;
 use prombus_client::EventRecord;
-use std::io::{BufWriter, IsTerminal, Stdout, Write, stdout};
+use std::io::{BufWriter, Write};
 
 /// The column of topics is never wider.
 const TOPIC_WIDTH_MAX: usize = 40;

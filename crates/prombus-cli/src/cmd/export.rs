@@ -4,13 +4,14 @@ use super::{progress, server_client};
 use crate::args::filter::{self, Condition};
 use crate::args::{ExportArgs, ExportFrom, Order};
 use crate::messages::counted;
+use crate::output::stdout;
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
 use prombus_client::{After, History, HistoryQuery, Uuid};
 use prombus_protocol::Pattern;
 use serde::Deserialize;
 use std::fs::{File, OpenOptions};
-use std::io::{BufWriter, Read, Seek, SeekFrom, Write, stdout};
+use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::process::ExitCode;
 

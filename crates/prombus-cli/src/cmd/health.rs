@@ -3,10 +3,11 @@
 use super::server_client;
 use super::style::{escape_controls, put_json_line};
 use crate::args::HealthArgs;
+use crate::output::stdout;
 use prombus_client::{Client, ClientError};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -47,7 +48,7 @@ pub fn run(args: &HealthArgs) -> anyhow::Result<ExitCode> {
     };
     let health = match server_client::block_on(asking)? {
         Ok(health) => health,
-        Err(error) if args.json => {
+        Err(error) if args.json.json => {
             let error = error.to_string();
             put_json_line(&json!({ "server": address, "healthy": false, "error": error }))?;
             return Ok(ExitCode::FAILURE);
@@ -55,7 +56,7 @@ pub fn run(args: &HealthArgs) -> anyhow::Result<ExitCode> {
         Err(error) => return Err(error.into()),
     };
     let is_healthy = health.health.status == "ok" && health.ready.status == "ok";
-    if args.json {
+    if args.json.json {
         let Health { version, health, ready } = health;
         let json = json!({
             "server": address, "version": version, "healthy": is_healthy, "health": health, "ready": ready,

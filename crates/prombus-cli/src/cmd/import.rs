@@ -10,6 +10,7 @@ use super::replay::covers;
 use super::{progress, server_client};
 use crate::args::ImportArgs;
 use crate::messages::{counted, one_line, print_error, was};
+use crate::output::stdout;
 use crate::wrong_arguments::WrongArguments;
 use anyhow::bail;
 use indicatif::ProgressBar;
@@ -17,7 +18,7 @@ use prombus_client::{Addressee, ErrorCode, PublishError, Publisher, Record, Setb
 use reader::{Chunk, LineBatch, LineReader};
 use serde_json::json;
 use std::fmt;
-use std::io::{IsTerminal, Write, stdin, stdout};
+use std::io::{IsTerminal, Write, stdin};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};

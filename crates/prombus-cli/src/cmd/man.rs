@@ -1,10 +1,11 @@
 //! `prombus man`: man pages, from the definitions of the arguments.
 
 use crate::args::{Args, ManArgs};
+use crate::output::stdout;
 use anyhow::Context;
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 

@@ -11,13 +11,14 @@ use super::serve::stop_signals::{Signals, Stop};
 use super::{progress, server_client};
 use crate::args::PubArgs;
 use crate::messages::{counted, is_broken_pipe, one_line, print_error, was};
+use crate::output::stdout;
 use crate::wrong_arguments::WrongArguments;
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
 use lines::{Input, Payloads};
 use prombus_client::{Client, PublishError, PublishOptions, Published, Publisher, Record, Setback};
 use serde::Serialize;
-use std::io::{BufWriter, IsTerminal, Write, stderr, stdin, stdout};
+use std::io::{BufWriter, IsTerminal, Write, stderr, stdin};
 use std::process::ExitCode;
 use std::time::Instant;
 use tokio::sync::mpsc;
@@ -94,10 +95,17 @@ async fn publish_one(args: &PubArgs, record: Record) -> anyhow::Result<ExitCode>
     let mut publisher = publisher(client, &ProgressBar::hidden());
     let outcome = publisher.publish(&mut [record]).await?.pop();
     let published = own_answer(outcome.context("the server did not answer")??, args.id.is_some());
-    let Published { id, seq, duplicate } = published;
+    print_answer(args, &published).with_context(|| {
+        format!("the event is stored as {} (seq {} of {})", published.id, published.seq, args.topic)
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_answer(args: &PubArgs, published: &Published) -> anyhow::Result<()> {
+    let Published { id, seq, duplicate } = *published;
     let mut out = stdout();
     if args.json {
-        writeln!(out, "{}", json_of(&published)?)?;
+        writeln!(out, "{}", json_of(published)?)?;
     } else if !out.is_terminal() {
         writeln!(out, "{id} {seq}")?;
     } else if duplicate {
@@ -105,7 +113,7 @@ async fn publish_one(args: &PubArgs, record: Record) -> anyhow::Result<ExitCode>
     } else {
         writeln!(out, "{id} is event {seq} of {}", args.topic)?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Without an id of the caller, a duplicate is the event itself: the first answer was lost, and the event was sent again.
@@ -252,33 +260,36 @@ impl Sender {
             }
             out.flush()?;
         }
+        let refusal = refusal.map(|error| format!("{} refused: {error}", line_ranges(&self.not_stored)));
         match (lost, refusal) {
-            (Some(why), _) => bail!("the server did not answer: {why}"),
-            (None, Some(error)) => bail!("{} refused: {error}", line_ranges(&self.not_stored)),
+            (Some(why), Some(refusal)) => bail!("{refusal}; the server did not answer: {why}"),
+            (Some(why), None) => bail!("the server did not answer: {why}"),
+            (None, Some(refusal)) => bail!(refusal),
             (None, None) if refused > 0 => bail!("{} refused", counted_were(refused)),
             (None, None) => Ok(()),
         }
     }
 
-    /// Which lines may be stored, and where to continue.
     fn how_to_continue(&self) -> String {
-        if !self.not_stored.is_empty() {
-            let not_stored = line_ranges(&self.not_stored);
-            return format!(
-                "to continue, publish {not_stored}, and the input from line {} on",
-                self.next_line
-            );
-        }
-        match self.unanswered.first() {
-            Some(first) => format!(
-                "no answer to {}: their events may be stored; to continue, publish the input from line {first} on, which adds stored \
-                 events a second time, or from line {}",
-                line_ranges(&self.unanswered),
-                self.next_line
-            ),
-            None => format!("to continue, publish the input from line {} on", self.next_line),
-        }
+        how_to_continue(&self.not_stored, &self.unanswered, self.next_line)
     }
+}
+
+/// Which lines may be stored, and how to continue without losing one.
+fn how_to_continue(not_stored: &[u64], unanswered: &[u64], next_line: u64) -> String {
+    let refused = match not_stored {
+        [] => String::new(),
+        lines => format!("{}, and ", line_ranges(lines)),
+    };
+    let rest = format!("to continue, publish {refused}the input from line {next_line} on");
+    if unanswered.is_empty() {
+        return rest;
+    }
+    let lines = line_ranges(unanswered);
+    format!(
+        "no answer to {lines}: their events may be stored; {rest}; publish {lines} again only if a second copy of stored events does no \
+         harm"
+    )
 }
 
 /// `1 line was`, `2 lines were`.
@@ -331,5 +342,18 @@ mod tests {
     fn lines_are_named_by_ranges() {
         assert_eq!(line_ranges(&[3]), "line 3");
         assert_eq!(line_ranges(&[1, 2, 4, 5, 6, 9]), "lines 1-2, 4-6, 9");
+    }
+
+    #[test]
+    fn the_advice_names_refused_lines_and_lines_without_an_answer() {
+        assert_eq!(how_to_continue(&[], &[], 7), "to continue, publish the input from line 7 on");
+        assert_eq!(
+            how_to_continue(&[2], &[], 7),
+            "to continue, publish line 2, and the input from line 7 on"
+        );
+        let mixed = how_to_continue(&[2, 3], &[4, 6], 7);
+        assert!(mixed.starts_with("no answer to lines 4, 6: their events may be stored; "), "{mixed}");
+        assert!(mixed.contains("to continue, publish lines 2-3, and the input from line 7 on"), "{mixed}");
+        assert!(mixed.contains("publish lines 4, 6 again"), "{mixed}");
     }
 }

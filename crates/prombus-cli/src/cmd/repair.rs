@@ -4,9 +4,10 @@ use super::progress;
 use super::verify::{failure, faults_as_json, places_as_json};
 use crate::args::RepairArgs;
 use crate::messages::{counted, print_error};
+use crate::output::stdout;
 use prombus_log::{Progress, RepairReport, repair};
 use serde_json::json;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 

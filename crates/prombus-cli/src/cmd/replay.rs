@@ -5,11 +5,12 @@ use super::table::shortened;
 use super::{progress, server_client};
 use crate::args::{ReplayArgs, filter};
 use crate::messages::{counted, one_line, print_error, was};
+use crate::output::stdout;
 use crate::wrong_arguments::WrongArguments;
 use prombus_client::{Addressee, Client, EventRecord, History, HistoryQuery, Record, Uuid};
 use prombus_protocol::Pattern;
 use serde_json::json;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// How many events a dry run prints.

@@ -125,16 +125,21 @@ pub async fn check_empty_list(client: &Client, what: &str, pattern: &str) -> any
     if may_read || asked(Client::path(&["settings"], &[])).await? {
         return Ok(());
     }
-    anyhow::bail!(
-        "this token sees no {what}: to list all {what}, it needs the scope \"subscribe:{pattern}\""
-    );
+    let which = match pattern {
+        "**" => format!("all {what}"),
+        _ => format!("the {what} of {pattern:?}"),
+    };
+    anyhow::bail!("this token sees no {what}: to list {which}, it needs the scope \"subscribe:{pattern}\"");
 }
 
-/// The pattern whose scope allows the token to read all topics with a prefix.
+/// The narrowest pattern that a list with this prefix is about: its scope shows what the user looks for. For `secret`, that is `secret.**`,
+/// although `secretary` has this prefix, too.
 pub fn pattern_of_prefix(prefix: &str) -> String {
-    match prefix.ends_with('.') {
-        true => format!("{prefix}**"),
-        false => "**".to_owned(),
+    let pattern = format!("{}.**", prefix.trim_end_matches('.'));
+    // The prefix of a name need not be a name.
+    match prombus_protocol::check_pattern(&pattern) {
+        Ok(()) => pattern,
+        Err(_) => "**".to_owned(),
     }
 }
 

@@ -4,10 +4,11 @@ use super::server_client;
 use super::style::put_json_line;
 use super::table::{Side, lines, shortened};
 use crate::args::SettingsArgs;
+use crate::output::stdout;
 use prombus_client::Client;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Longer values are shortened in the table.
@@ -41,7 +42,7 @@ pub fn run(args: &SettingsArgs) -> anyhow::Result<ExitCode> {
         setting.name.starts_with(prefix) && !(args.changed && setting.source == "default")
     };
     let settings: Vec<Setting> = settings.settings.into_iter().filter(is_wanted).collect();
-    if args.json {
+    if args.json.json {
         put_json_line(&json!({ "settings": settings }))?;
     } else if settings.is_empty() {
         writeln!(stdout(), "no settings")?;

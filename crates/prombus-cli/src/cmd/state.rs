@@ -6,13 +6,14 @@ mod print;
 use super::server_client;
 use super::style::put_line;
 use crate::args::StateArgs;
+use crate::output::{self, stdout};
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use follow::Position;
 use print::{Printer, row};
 use prombus_client::{Client, ClientError, EventRecord};
 use serde::Deserialize;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Runs the command.
@@ -22,12 +23,19 @@ use std::process::ExitCode;
 pub fn run(args: &StateArgs) -> anyhow::Result<ExitCode> {
     server_client::block_on(async {
         let client = server_client::client(&args.server)?;
-        match &args.key {
-            Some(key) => one(&client, args, key).await,
-            None => all(&client, args).await,
+        match args.follow {
+            true => output::while_read(state(&client, args)).await,
+            false => state(&client, args).await,
         }
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+async fn state(client: &Client, args: &StateArgs) -> anyhow::Result<()> {
+    match &args.key {
+        Some(key) => one(client, args, key).await,
+        None => all(client, args).await,
+    }
 }
 
 /// The state of all keys.

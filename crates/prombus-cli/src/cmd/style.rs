@@ -1,9 +1,10 @@
 //! Colours for people, and text from outside that is safe to print on a terminal.
 
 use crate::args::ColorWhen;
+use crate::output::stdout;
 use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::io::{IsTerminal as _, Write as _, stdout};
+use std::io::Write as _;
 
 /// The meaning of a piece of text, which decides its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

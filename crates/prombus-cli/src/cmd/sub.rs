@@ -59,7 +59,7 @@ fn options(args: &SubArgs) -> Result<SubscribeOptions, WrongArguments> {
         }),
         ack_timeout_ms: args.ack_timeout.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
         max_attempts: args.max_attempts,
-        filter: filter::for_group(&args.filters).map_err(WrongArguments::new)?,
+        filter: filter::for_group(&args.filter.filters).map_err(WrongArguments::new)?,
         name: args.name.clone(),
         ..SubscribeOptions::default()
     };

@@ -10,6 +10,7 @@ use super::event_printer::EventPrinter;
 use super::server_client::{self, TopicView};
 use crate::args::{TailArgs, filter};
 use crate::messages::print_error;
+use crate::output;
 use crate::wrong_arguments::WrongArguments;
 use prombus_client::{Client, HistoryQuery};
 use prombus_protocol::Pattern;
@@ -30,7 +31,7 @@ async fn tail(args: &TailArgs) -> anyhow::Result<()> {
     let client = server_client::client(&args.server)?;
     let mut printer = EventPrinter::new(args.format);
     if args.follow {
-        return follow::run(args, &client, &pattern, &mut printer).await;
+        return output::while_read(follow::run(args, &client, &pattern, &mut printer)).await;
     }
     let topics = match server_client::known_topics(&client, &args.topic).await? {
         Some(topic) => vec![topic],
@@ -59,10 +60,10 @@ async fn print_all(
 ) -> anyhow::Result<u64> {
     let to_seq = topic.filter(|topic| topic.topic == args.topic).map(|topic| topic.last_seq);
     let query = HistoryQuery { from_ts: args.since, to_seq, ..HistoryQuery::default() };
-    let mut history = client.history(&args.topic, query).filter(filter::for_server(&args.filters));
+    let mut history = client.history(&args.topic, query).filter(filter::for_server(&args.filter.filters));
     let mut count = 0;
     while let Some(found) = history.next().await? {
-        if filter::matches(&args.filters, &found.event) {
+        if filter::matches(&args.filter.filters, &found.event) {
             printer.print(&found.event, &found.json, 1)?;
             count += 1;
         }

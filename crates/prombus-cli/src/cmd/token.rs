@@ -1,11 +1,12 @@
 //! `prombus token`: creates tokens and their hashes. A token is printed once and stored nowhere.
 
 use crate::args::TokenCommand;
+use crate::output::stdout;
 use anyhow::{Context, bail};
 use prombus_server::{Scope, TokenHash};
 use serde_json::json;
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Write, stderr, stdin, stdout};
+use std::io::{IsTerminal, Write, stderr, stdin};
 use std::process::ExitCode;
 use toml::Value;
 

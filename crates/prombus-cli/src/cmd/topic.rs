@@ -5,14 +5,16 @@ use super::style::{escape_controls, put_json_line};
 use super::table::{Side, lines};
 use crate::args::{JsonArgs, TopicCommand};
 use crate::config::topic_value;
-use crate::messages::counted;
+use crate::messages::{counted, one_line};
+use crate::output::stdout;
 use crate::time;
+use crate::wrong_arguments::WrongArguments;
 use anyhow::{Context, anyhow, bail};
 use indicatif::HumanBytes;
 use prombus::TopicOptions;
 use prombus_client::{Client, ClientError};
 use serde_json::{Map, Value, json};
-use std::io::{IsTerminal, Write, stderr, stdin, stdout};
+use std::io::{IsTerminal, Write, stderr, stdin};
 use std::process::ExitCode;
 
 /// Runs the command.
@@ -29,6 +31,7 @@ pub fn run(command: &TopicCommand) -> anyhow::Result<ExitCode> {
                 show(&server_client::client(server)?, topic, *json).await
             }
             TopicCommand::Set { topic, settings, json: JsonArgs { json }, server } => {
+                check_changes(settings)?;
                 set(&server_client::client(server)?, topic, settings, *json).await
             }
             TopicCommand::Delete { topic, yes, json: JsonArgs { json }, server } => {
@@ -160,7 +163,8 @@ fn plain(value: &Value) -> String {
 
 async fn set(client: &Client, name: &str, settings: &[String], json: bool) -> anyhow::Result<()> {
     let topic = server_client::known_topic(client, name).await?;
-    let merged = merged(topic.set.unwrap_or_default(), settings)?;
+    let merged = merged(topic.set.unwrap_or_default(), settings)
+        .map_err(|error| WrongArguments::new(one_line(&error)))?;
     let answer: Value = client.put_json(&path(name), &merged).await?;
     if json {
         put_json_line(&answer)?;
@@ -170,32 +174,40 @@ async fn set(client: &Client, name: &str, settings: &[String], json: bool) -> an
     Ok(())
 }
 
-/// Returns the settings `set` with the changes applied. A change without a value removes a setting.
+/// Finds changes that are wrong whatever is set for the topic, before the command connects.
+fn check_changes(changes: &[String]) -> Result<(), WrongArguments> {
+    let each = |change: &String| applied(&mut Map::new(), change);
+    changes.iter().try_for_each(each).map_err(|error| WrongArguments::new(one_line(&error)))
+}
+
+/// Returns the settings `set` with the changes applied.
 fn merged(mut set: Map<String, Value>, changes: &[String]) -> anyhow::Result<TopicOptions> {
-    for change in changes {
-        let (key, text) = change.split_once('=').with_context(|| format!("{change:?} is not KEY=VALUE"))?;
-        if key.starts_with("retention_") && key != "retention_bytes" {
-            // Days and milliseconds are two units of one setting: the new value replaces either.
-            set.retain(|name, _| name != "retention_days" && name != "retention_ms");
-        }
-        let value = match text {
-            // `null` removes a setting. Any text shows whether there is such a key.
-            "" => {
-                topic_value(key, "1").map(|_| Value::Null).or_else(|why| match why.starts_with("unknown") {
-                    true => Err(why),
-                    false => Ok(Value::Null),
-                })
-            }
-            _ => topic_value(key, text).map(json_of),
-        };
-        set.insert(key.to_owned(), value.map_err(|why| anyhow!(why))?);
-        let one = Map::from_iter([(key.to_owned(), set.get(key).cloned().unwrap_or_default())]);
-        serde_json::from_value::<TopicOptions>(Value::Object(one))
-            .map_err(|_| anyhow!("{change}: the value is out of range"))?;
-    }
+    changes.iter().try_for_each(|change| applied(&mut set, change))?;
     let options: TopicOptions = serde_json::from_value(Value::Object(set))?;
     options.check()?;
     Ok(options)
+}
+
+/// Applies a change. A change without a value removes a setting.
+fn applied(set: &mut Map<String, Value>, change: &str) -> anyhow::Result<()> {
+    let (key, text) = change.split_once('=').with_context(|| format!("{change:?} is not KEY=VALUE"))?;
+    if key.starts_with("retention_") && key != "retention_bytes" {
+        // Days and milliseconds are two units of one setting: the new value replaces either.
+        set.retain(|name, _| name != "retention_days" && name != "retention_ms");
+    }
+    let value = match text {
+        // `null` removes a setting. Any text shows whether there is such a key.
+        "" => topic_value(key, "1").map(|_| Value::Null).or_else(|why| match why.starts_with("unknown") {
+            true => Err(why),
+            false => Ok(Value::Null),
+        }),
+        _ => topic_value(key, text).map(json_of),
+    };
+    set.insert(key.to_owned(), value.map_err(|why| anyhow!(why))?);
+    let one = Map::from_iter([(key.to_owned(), set.get(key).cloned().unwrap_or_default())]);
+    serde_json::from_value::<TopicOptions>(Value::Object(one))
+        .map_err(|_| anyhow!("{change}: the value is out of range"))?;
+    Ok(())
 }
 
 /// A value of the config file as JSON.
@@ -238,7 +250,6 @@ fn path(topic: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::messages::one_line;
 
     fn change(set: &str, changes: &[&str]) -> Result<Value, String> {
         let set = serde_json::from_str(set).unwrap();

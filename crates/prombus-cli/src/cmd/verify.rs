@@ -3,9 +3,10 @@
 use super::progress;
 use crate::args::VerifyArgs;
 use crate::messages::{counted, one_line, print_error};
+use crate::output::stdout;
 use prombus_log::{Fault, OpenError, Progress, UnreadablePlace, VerifyError, VerifyReport, verify};
 use serde_json::json;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 

@@ -44,26 +44,31 @@ fn set(values: ServerValues) -> ServerValues {
 }
 
 fn resolve(given: Given, load: impl FnOnce() -> anyhow::Result<Contexts>) -> anyhow::Result<Chosen> {
+    let needs_contexts = needs_contexts(&given);
+    let contexts = if needs_contexts { load()? } else { Contexts::default() };
     let Given { flags, variables, server_token } = given;
     let is_named = flags.context.is_some();
-    // A server that the flags describe completely needs no file.
-    let is_tls = |url: &String| Address::parse(url).is_ok_and(|address| address.is_tls());
-    let lacks_certificates = flags.ca_cert.is_none() && flags.url.as_ref().is_some_and(is_tls);
-    let needs_contexts = is_named || flags.url.is_none() || flags.token.is_none() || lacks_certificates;
-    let contexts = if needs_contexts { load()? } else { Contexts::default() };
     let name = flags.context.or(variables.context).or_else(|| contexts.current.clone());
     let found = match &name {
         Some(name) if needs_contexts => Some(contexts.get(name)?.clone()),
         _ => None,
     };
     let of_context = found.as_ref().map(|context| context.url.clone());
-    let variable_url = if is_named { None } else { variables.url };
+    let variable_url = if is_named { None } else { variables.url.clone() };
+    // A server that --context alone names is not the one for which PROMBUS_TOKEN was set, unless PROMBUS_URL names the same.
+    let is_of_context = is_named && flags.url.is_none();
     let url = flags.url.or(variable_url).or(of_context).unwrap_or_else(|| DEFAULT_URL.to_owned());
+    let has_variable_token =
+        !is_of_context || variables.url.is_some_and(|variable_url| is_same_server(&variable_url, &url));
+    let variable_token = variables.token.filter(|_| has_variable_token);
+    // The token of the server on this machine is not sent to others.
+    let server_token =
+        server_token.filter(|_| Address::parse(&url).is_ok_and(|address| address.is_loopback()));
     // The token of a context goes to the server of that context only.
     let found = found.filter(|context| is_same_server(&context.url, &url));
     let Context { token: context_token, ca_cert: context_cert, .. } = found.unwrap_or_default();
     let (first, second) =
-        if is_named { (context_token, variables.token) } else { (variables.token, context_token) };
+        if is_named { (context_token, variable_token) } else { (variable_token, context_token) };
     let (first_cert, second_cert) =
         if is_named { (context_cert, variables.ca_cert) } else { (variables.ca_cert, context_cert) };
     Ok(Chosen {
@@ -71,6 +76,16 @@ fn resolve(given: Given, load: impl FnOnce() -> anyhow::Result<Contexts>) -> any
         token: flags.token.or(first).or(second).or(server_token),
         ca_cert: flags.ca_cert.or(first_cert).or(second_cert),
     })
+}
+
+/// Whether a context can supply a value: flags and variables together may describe the server completely.
+fn needs_contexts(given: &Given) -> bool {
+    let Given { flags, variables, .. } = given;
+    let Some(url) = flags.url.as_ref().or(variables.url.as_ref()) else { return true };
+    let is_tls = Address::parse(url).is_ok_and(|address| address.is_tls());
+    let has_token = flags.token.is_some() || variables.token.is_some();
+    let has_certificates = !is_tls || flags.ca_cert.is_some() || variables.ca_cert.is_some();
+    flags.context.is_some() || !has_token || !has_certificates
 }
 
 /// Whether two URLs name the same server with the same protection: `http://` and `https://` differ.
@@ -153,6 +168,40 @@ mod tests {
     }
 
     #[test]
+    fn the_variable_token_is_not_sent_to_the_server_of_a_named_context() {
+        let contexts = || {
+            let mut contexts = contexts(None);
+            contexts.by_name.values_mut().for_each(|context| context.token = None);
+            Ok(contexts)
+        };
+        let token = |flags: &[(&str, &str)], variables: &[(&str, &str)]| {
+            resolve(given(flags, variables), contexts).unwrap().token
+        };
+        let dev = [("context", "dev")];
+        assert_eq!(token(&dev, &[("token", "t")]), None);
+        assert_eq!(token(&dev, &[("token", "t"), ("url", "http://other:8090")]), None);
+        let sent = Some("t".to_owned());
+        assert_eq!(token(&dev, &[("token", "t"), ("url", "ws://dev:8090")]), sent);
+        assert_eq!(token(&[("context", "dev"), ("url", "http://f")], &[("token", "t")]), sent);
+        assert_eq!(token(&[("context", "dev"), ("token", "t")], &[]), sent);
+        assert_eq!(token(&[], &[("context", "dev"), ("token", "t")]), sent);
+        assert_eq!(token(&[("url", "http://f")], &[("token", "t")]), sent);
+    }
+
+    #[test]
+    fn the_token_of_the_server_is_sent_to_this_machine_only() {
+        let token = |flags: &[(&str, &str)]| {
+            let given = Given { server_token: Some("t".to_owned()), ..given(flags, &[]) };
+            resolve(given, || Ok(contexts(None))).unwrap().token
+        };
+        let sent = Some("t".to_owned());
+        assert_eq!(token(&[]), sent, "the default server");
+        assert_eq!(token(&[("url", "ws://localhost:9000")]), sent);
+        assert_eq!(token(&[("url", "http://bus.example")]), None);
+        assert_eq!(token(&[("url", "http://127.0.0.1.bus.example")]), None);
+    }
+
+    #[test]
     fn an_unknown_context_is_an_error_and_is_named() {
         let error =
             resolve(given(&[("context", "stage")], &[]), || Ok(contexts(None))).unwrap_err().to_string();
@@ -160,9 +209,14 @@ mod tests {
     }
 
     #[test]
-    fn the_file_of_contexts_is_not_needed_if_url_and_token_are_given() {
-        let flags = [("url", "http://f"), ("token", "f")];
-        assert!(resolve(given(&flags, &[]), || anyhow::bail!("unreadable")).is_ok());
-        assert!(resolve(given(&flags[..1], &[]), || anyhow::bail!("unreadable")).is_err());
+    fn the_file_of_contexts_is_not_read_if_url_and_token_are_given() {
+        let is_read = |flags: &[(&str, &str)], variables: &[(&str, &str)]| {
+            resolve(given(flags, variables), || anyhow::bail!("unreadable")).is_err()
+        };
+        let server = [("url", "http://f"), ("token", "f")];
+        assert!(!is_read(&server, &[]) && !is_read(&[], &server) && !is_read(&server[..1], &server[1..]));
+        assert!(is_read(&server[..1], &[]) && is_read(&[], &server[1..]));
+        assert!(is_read(&[("context", "dev")], &server), "a context is named");
+        assert!(is_read(&[("url", "https://f"), ("token", "f")], &[]), "it may have a certificate");
     }
 }

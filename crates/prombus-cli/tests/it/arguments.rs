@@ -48,6 +48,43 @@ fn bad_arguments_exit_with_2_and_an_error_message() {
 }
 
 #[test]
+fn wrong_names_and_addresses_exit_with_2_before_a_command_connects() {
+    let names: [&[&str]; 14] = [
+        &["state", "bad/topic"],
+        &["topic", "show", "a!b"],
+        &["topic", "set", "a!b", "max_attempts=3"],
+        &["topic", "set", "st.a", "retention_days=soon"],
+        &["topic", "set", "st.a", "nonsense=1"],
+        &["topic", "delete", "a!b", "--yes"],
+        &["dlq", "show", "a!b"],
+        &["dlq", "redrive", "a!b"],
+        &["dlq", "discard", "a!b"],
+        &["group", "show", "orders", "b!d"],
+        &["group", "create", "a!b", "g"],
+        &["group", "list", "--topic", "a!b"],
+        &["group", "create", "orders", "g", "--and", "b!d"],
+        &["sub", "st.a", "--group", "b!d"],
+    ];
+    // Nothing listens on port 1.
+    let connecting = names.map(|arguments| [arguments, &["--url", "http://127.0.0.1:1"]].concat());
+    let addresses: [&[&str]; 9] = [
+        &["pub", "orders", "1", "--url", "ftp://x"],
+        &["tail", "orders", "--url", "ftp://x"],
+        &["sub", "orders", "--group", "g", "--url", "ftp://x"],
+        &["topic", "list", "--url", "ftp://x"],
+        &["dlq", "list", "--url", "ftp://x"],
+        &["health", "--url", "ftp://x"],
+        &["export", "orders", "--url", "ftp://x"],
+        &["bench", "publish", "--url", "ftp://x"],
+        &["context", "add", "x", "--url", "zzz://a"],
+    ];
+    for arguments in connecting.iter().map(Vec::as_slice).chain(addresses) {
+        let ran = run(arguments);
+        assert_eq!(ran.code, Some(2), "{arguments:?}: {ran:?}");
+    }
+}
+
+#[test]
 fn the_help_of_every_client_command_has_examples() {
     let commands: [&[&str]; 18] = [
         &["pub"],

@@ -64,6 +64,14 @@ fn a_missing_token_a_wrong_token_and_a_missing_scope_are_told_apart() {
         fails(&list, &["this token sees no", "it needs the scope \"subscribe:**\""]);
         assert_eq!(run(&list).stdout, "");
     }
+    for list in ["topic", "group"] {
+        let list = [&[list, "list", "--prefix", "secret"], &token[..], &url[..]].concat();
+        fails(&list, &["it needs the scope \"subscribe:secret.**\""]);
+    }
+    let bench = ["bench", "publish", "--messages", "10"];
+    fails(&[&bench, &url[..]].concat(), &["a token is needed"]);
+    let scope = ["needs the scope \"publish:bench.", "(forbidden)"];
+    fails(&[&bench, &token[..], &url[..]].concat(), &scope);
     // It may read this topic, which has no groups.
     let groups = run(&[&["group", "list", "--topic", "orders.a"], &token[..], &url[..]].concat());
     assert_eq!((groups.code, groups.stdout.as_str()), (Some(0), "no groups\n"), "{groups:?}");

@@ -42,6 +42,18 @@ fn an_event_is_published_with_its_options() {
 }
 
 #[test]
+fn an_event_is_stored_although_the_answer_cannot_be_written() {
+    let server = Server::start();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let ran: Ran = server.command(&["pub", "orders", "1"]).stdout(full).output().unwrap().into();
+    let id = server.events("orders")[0]["id"].as_str().unwrap().to_owned();
+    let expected = format!(
+        "prombus: the event is stored as {id} (seq 1 of orders): cannot write to standard output: No space left on device\n"
+    );
+    assert_eq!((ran.code, ran.stderr), (Some(1), expected));
+}
+
+#[test]
 fn wrong_arguments_exit_with_2_and_say_what_to_do() {
     let cases: [(&[&str], &[&str]); 6] = [
         (&["pub", "orders", "hello"], &["not JSON", "--text", "'\"hello\"'"]),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write as _};
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Starts a worker on `orders` that begins with the oldest event.
@@ -115,12 +115,77 @@ fn a_worker_whose_output_is_closed_takes_no_event() {
     let server = Server::start();
     let arguments = ["sub", "orders", "--group", "g", "--exec", "touch ran"];
     let mut child = server.command(&arguments).current_dir(server.folder.path()).spawn().unwrap();
-    drop(child.stdout.take());
     until("the worker has joined", || group_or_null(&server, "g")["members"] == 1);
+    drop(child.stdout.take());
     server.import(&lines("orders", 0..1));
     assert_eq!(child.wait().unwrap().code(), Some(141));
     assert_eq!(group(&server, "g")["lag"], 1);
     assert!(!server.folder.path().join("ran").exists());
+}
+
+#[test]
+fn a_command_ends_when_its_reader_is_gone_although_no_event_arrives() {
+    let server = Server::start();
+    server.import(&lines("orders", 0..1));
+    let commands: [&[&str]; 4] = [
+        &["sub", "orders", "--group", "printer", "--from", "earliest"],
+        &["sub", "orders", "--group", "worker", "--from", "earliest", "--exec", "echo $EVENT_SEQ"],
+        &["tail", "orders", "--follow"],
+        &["state", "orders", "--follow"],
+    ];
+    let children = commands.map(|arguments| {
+        let mut child = server.command(arguments).spawn().unwrap();
+        let mut reader = BufReader::new(child.stdout.take().unwrap());
+        assert!(reader.read_line(&mut String::new()).unwrap() > 0, "{arguments:?}");
+        child
+    });
+    for (mut child, arguments) in children.into_iter().zip(commands) {
+        until("the command ends", || child.try_wait().unwrap().is_some());
+        assert_eq!(child.wait().unwrap().code(), Some(141), "{arguments:?}");
+    }
+    assert_eq!([&group(&server, "printer")["members"], &group(&server, "worker")["members"]], [0, 0]);
+}
+
+/// Starts a worker with the limit of open files that the shell sets with `ulimit`.
+fn limited_worker(server: &Server, ulimit: &str, exec: &str, more: &[&str]) -> Running {
+    let shell = format!("ulimit {ulimit}; exec \"$0\" \"$@\"");
+    let arguments = ["sub", "orders", "--group", "g", "--from", "earliest", "--exec", exec];
+    let worker = server.command(&[&arguments, more].concat());
+    let mut command = Command::new("sh");
+    command.args(["-c", &shell]).arg(worker.get_program()).args(worker.get_args());
+    command.env("PROMBUS_URL", server.url()).env("PROMBUS_CONTEXTS", "/nonexistent/contexts.toml");
+    command.current_dir(server.folder.path()).stdin(Stdio::null());
+    Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))
+}
+
+#[test]
+fn a_worker_without_free_descriptors_waits_until_a_command_has_ended() {
+    let server = Server::start();
+    server.import(&lines("orders", 0..60));
+    let more = ["--concurrency", "40", "--limit", "60"];
+    let (code, mut printed, said) =
+        limited_worker(&server, "-n 48", "sleep 0.2; echo $EVENT_SEQ", &more).end();
+    assert_eq!(code, Some(0), "{said}");
+    printed.sort_by_key(|line| line.parse::<u64>().unwrap());
+    assert_eq!(printed, (1..=60).map(|seq: u64| seq.to_string()).collect::<Vec<_>>());
+    assert_eq!(group(&server, "g")["counters"]["delivered"], 60);
+}
+
+#[test]
+fn a_worker_raises_its_limit_of_descriptors_but_not_that_of_its_commands() {
+    let server = Server::start();
+    server.import(&lines("orders", 0..30));
+    // The commands end only when all of them run at the same time.
+    let exec = r#": > "started-$EVENT_SEQ"
+        tries=0
+        while [ "$(ls started-* | wc -l)" -lt 30 ]; do
+            tries=$((tries + 1)); [ $tries -lt 100 ] || exit 1; sleep 0.5
+        done
+        ulimit -S -n"#;
+    let running = limited_worker(&server, "-S -n 48", exec, &["--concurrency", "30", "--limit", "30"]);
+    let (code, printed, said) = running.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(printed, ["48"; 30]);
 }
 
 #[test]
@@ -269,7 +334,7 @@ fn the_first_signal_waits_for_commands_and_the_second_kills_them() {
     running.signal(Signal::TERM);
     let (code, rest, said) = running.end();
     assert_eq!((code, rest), (Some(143), vec!["done".to_owned()]), "{said}");
-    assert!(said.contains("SIGTERM: waiting for 1 running commands"), "{said}");
+    assert!(said.contains("SIGTERM: waiting for 1 running command; a second signal kills it"), "{said}");
     assert_eq!(group(&server, "g")["counters"]["acked"], 1);
 
     // The process that the shell starts ends, too.
@@ -353,7 +418,7 @@ fn a_hang_up_waits_for_commands_like_other_signals() {
     running.signal(Signal::HUP);
     let (code, rest, said) = running.end();
     assert_eq!((code, rest), (Some(129), vec!["done".to_owned()]), "{said}");
-    assert!(said.contains("SIGHUP: waiting for 1 running commands"), "{said}");
+    assert!(said.contains("SIGHUP: waiting for 1 running command;"), "{said}");
     assert_eq!(group(&server, "g")["counters"]["acked"], 1);
 }
 
@@ -392,7 +457,7 @@ fn a_signal_ends_the_command_although_nobody_reads_its_output() {
 #[test]
 fn wrong_arguments_and_refused_subscriptions_are_clear_errors() {
     let server = Server::start();
-    let cases: [(&[&str], i32, &str); 8] = [
+    let cases: [(&[&str], i32, &str); 9] = [
         (&["sub", "orders", "--group", "g", "--exec", ""], 2, "--exec"),
         (&["sub", "orders", "--group", "g", "--exec", " \n"], 2, "the command is empty"),
         (&["sub", "orders"], 2, "--group"),
@@ -400,6 +465,7 @@ fn wrong_arguments_and_refused_subscriptions_are_clear_errors() {
         (&["sub", "orders", "--group", "g", "--ack-timeout", "30"], 2, "30s"),
         (&["sub", "orders", "--group", "g", "--from", "soon"], 2, "earliest"),
         (&["sub", "a b", "--group", "g"], 2, "topic"),
+        (&["sub", "orders", "--group", "b!d"], 2, "group name has '!'"),
         (&["sub", "orders", "--group", "g", "--filter", "tag=a", "--filter", "tag=b"], 2, "only one tag"),
     ];
     for (arguments, code, word) in cases {

@@ -40,6 +40,22 @@ fn the_newest_events_are_complete_json_lines_when_piped() {
 }
 
 #[test]
+fn old_times_of_newer_events_do_not_hide_events_since_a_time() {
+    let server = Server::start();
+    server.feed(&["pub", "orders"], "1\n2\n3\n4\n");
+    // All times are in 2023.
+    server.import(&lines("orders", 900..903));
+    let tail = |arguments: &[&str]| numbers(&server.ok(&[&["tail"], arguments].concat()));
+    assert_eq!(tail(&["orders", "--since", "1h", "-n", "3"]), [2, 3, 4]);
+    assert_eq!(tail(&["*", "--since", "1h", "-n", "2"]), [3, 4]);
+    assert_eq!(tail(&["orders", "-n", "4"]), [4, 900, 901, 902]);
+    let follow = Running::start(&mut server.command(&["tail", "orders", "--since", "1h", "-n", "1", "-f"]));
+    assert_eq!(number(&follow.line()), 4);
+    server.ok(&["pub", "orders", "5"]);
+    assert_eq!(number(&follow.line()), 5);
+}
+
+#[test]
 fn the_newest_events_of_a_pattern_are_those_of_all_its_topics() {
     let server = Server::start();
     for topic in ["orders.a", "orders.b", "orders.c.d", "other"] {

@@ -46,7 +46,7 @@ fn settings_are_merged_shown_and_removed() {
         ("publish_burst=3", "publish_rate"),
     ] {
         let refused = server.run(&["topic", "set", "orders", change]);
-        assert!(refused.code == Some(1) && refused.stderr.contains(why), "{change}: {}", refused.stderr);
+        assert!(refused.code == Some(2) && refused.stderr.contains(why), "{change}: {}", refused.stderr);
     }
     assert_eq!(own(), json!({"retention_ms": 5_000, "retention_bytes": 1_000_000}));
 }

@@ -15,7 +15,7 @@ async fn a_server_that_never_responds_to_the_upgrade_is_given_up() {
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::time::pause();
     let error = Client::connect(&url, None).await.unwrap_err();
-    assert!(matches!(&error, ClientError::Lost { why, .. } if why == "no answer in 10 s"), "{error}");
+    assert!(matches!(&error, ClientError::Connect { why, .. } if why == "no answer in 10 s"), "{error}");
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! The target of a load: a running server, a temporary server, or the library in this process.
 
 use crate::args::{BenchArgs, Load};
+use crate::cmd::server_client;
 use crate::contexts::{Chosen, choose};
 use anyhow::{Context, bail};
 use prombus::{Bus, Uuid};
@@ -53,6 +54,7 @@ impl Target {
             true => {
                 let Chosen { url, token, .. } = choose(&args.server)?;
                 let (address, host) = parse_url(&url)?;
+                check_access(args)?;
                 Running::Server { address, host, token, process: None }
             }
             false => {
@@ -146,6 +148,12 @@ fn start_server(folder: PathBuf, args: &BenchArgs, load: &Load) -> anyhow::Resul
     let mut process = Process::start("the server", &folder, &mut command)?;
     process.wait_for(address)?;
     Ok(Running::Server { address, host: address.to_string(), token: None, process: Some(process) })
+}
+
+/// Fails like the other commands if the server cannot be reached or refuses the token.
+fn check_access(args: &BenchArgs) -> anyhow::Result<()> {
+    let client = server_client::client(&args.server)?;
+    server_client::block_on(async { Ok(client.open().await?) })
 }
 
 /// The address and the host's name of a URL.

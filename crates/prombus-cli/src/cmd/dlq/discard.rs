@@ -4,10 +4,11 @@ use super::letters::{DlqEvent, LetterState, Letters, close, is_selected, selects
 use crate::args::DiscardArgs;
 use crate::cmd::server_client;
 use crate::messages::{counted, print_error};
+use crate::output::stdout;
 use prombus_client::Uuid;
 use serde_json::json;
 use std::collections::BTreeSet;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Maximum number of letters in one request.

@@ -146,15 +146,15 @@ impl Letters {
 
 /// Whether the selection selects every event of the topic.
 pub fn selects_all(selection: &LetterSelection) -> bool {
-    let LetterSelection { group, filters, error_contains } = selection;
-    group.is_none() && filters.is_empty() && error_contains.is_none()
+    let LetterSelection { group, filter, error_contains } = selection;
+    group.is_none() && filter.filters.is_empty() && error_contains.is_none()
 }
 
 /// Whether a letter is selected.
 pub fn is_selected(selection: &LetterSelection, letter: &DeadLetter) -> bool {
     selection.group.as_ref().is_none_or(|group| letter.group == *group)
         && selection.error_contains.as_ref().is_none_or(|text| letter.err.contains(text))
-        && filter::matches(&selection.filters, &letter.original)
+        && filter::matches(&selection.filter.filters, &letter.original)
 }
 
 /// Marks letters as redriven or discarded. Returns when that is on the server's disk. While the server cannot be reached, it tries

@@ -4,11 +4,12 @@ use super::letters::{DlqEvent, LetterState, Letters};
 use crate::args::DlqListArgs;
 use crate::cmd::server_client;
 use crate::cmd::table::{Side, lines};
+use crate::output::stdout;
 use crate::time;
 use prombus_client::Client;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::{Write, stdout};
+use std::io::Write;
 
 /// The dead-letter topics that the token may read.
 #[derive(Deserialize)]
@@ -57,7 +58,7 @@ pub async fn list(args: &DlqListArgs) -> anyhow::Result<()> {
         all.push(count(&client, &topic.topic).await?);
     }
     all.retain(|counted| counted.letters + counted.others > 0);
-    if args.json {
+    if args.json.json {
         writeln!(stdout(), "{}", serde_json::to_string(&all)?)?;
         return Ok(());
     }

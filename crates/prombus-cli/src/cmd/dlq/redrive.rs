@@ -6,10 +6,11 @@ use crate::args::RedriveArgs;
 use crate::cmd::style::escape_controls;
 use crate::cmd::{progress, replay, server_client};
 use crate::messages::{counted, one_line, print_error};
+use crate::output::stdout;
 use prombus_client::{Addressee, Client, EventRecord, Record, Uuid};
 use serde::Serialize;
 use serde_json::json;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// The header that counts how often an event was redriven.

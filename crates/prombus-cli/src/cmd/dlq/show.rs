@@ -6,9 +6,10 @@ use crate::cmd::server_client;
 use crate::cmd::style::{escape_controls, escape_lines, put_line};
 use crate::cmd::table::shortened;
 use crate::messages::counted;
+use crate::output::stdout;
 use crate::time;
 use std::collections::VecDeque;
-use std::io::{Write, stdout};
+use std::io::Write;
 
 pub async fn show(args: &DlqShowArgs) -> anyhow::Result<()> {
     let client = server_client::client(&args.server)?;

@@ -4,6 +4,7 @@ use super::super::confirm::{Confirmation, ask};
 use super::request::{known, path, print};
 use super::view::GroupDetail;
 use crate::args::{GroupCreateArgs, GroupName, filter};
+use crate::messages::counted;
 use crate::wrong_arguments::WrongArguments;
 use anyhow::bail;
 use prombus_client::Client;
@@ -16,7 +17,7 @@ pub(super) async fn create(client: &Client, args: &GroupCreateArgs) -> anyhow::R
     if !args.topics.is_empty() {
         body.insert("topics".to_owned(), json!(args.topics));
     }
-    if let Some(filter) = filter::for_group(&args.filters).map_err(WrongArguments::new)? {
+    if let Some(filter) = filter::for_group(&args.filter.filters).map_err(WrongArguments::new)? {
         body.insert("filter".to_owned(), serde_json::to_value(filter)?);
     }
     if let Some(expire_ms) = args.expire_ms {
@@ -28,7 +29,7 @@ pub(super) async fn create(client: &Client, args: &GroupCreateArgs) -> anyhow::R
         Some(true) => format!("created group {group} on {topic}"),
         _ => format!("group {group} on {topic} already exists; nothing changed"),
     };
-    print(args.json, &answer, &text)
+    print(args.json.json, &answer, &text)
 }
 
 pub(super) async fn pause(
@@ -54,8 +55,9 @@ pub(super) async fn delete(
     let GroupName { topic, group: name } = group;
     if !yes {
         let detail: GroupDetail = known(client, group, client.get_json(&path).await)?;
-        let (lag, members) = (detail.group.lag, detail.group.members);
-        let what = format!("group {name} on {topic} with {members} members and {lag} unsettled events");
+        let (members, lag) =
+            (counted(detail.group.members, "member"), counted(detail.group.lag, "unsettled event"));
+        let what = format!("group {name} on {topic} with {members} and {lag}");
         match ask(&format!("Delete {what}?"))? {
             Confirmation::Yes => {}
             Confirmation::No => bail!("nothing was deleted"),

@@ -4,12 +4,13 @@ use super::super::style::put_json_line;
 use super::super::table::{Side, lines};
 use super::view::GroupView;
 use crate::cmd::server_client::{check_empty_list, pattern_of_prefix};
+use crate::output::stdout;
 use crate::time;
 use prombus_client::Client;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::process::ExitCode;
 
 #[derive(Deserialize)]

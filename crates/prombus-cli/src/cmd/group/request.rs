@@ -2,9 +2,10 @@
 
 use crate::args::GroupName;
 use crate::cmd::style::{escape_controls, put_json_line};
+use crate::output::stdout;
 use prombus_client::{Client, ClientError, ErrorCode};
 use serde_json::Value;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// The path of a group on the server, or of an action on it.

@@ -4,12 +4,13 @@ use super::super::confirm::{Confirmation, ask};
 use super::super::style::put_json_line;
 use super::request::{known, path, print};
 use crate::args::GroupSeekArgs;
+use crate::output::stdout;
 use anyhow::{Context, bail};
 use prombus_bench::report::grouped;
 use prombus_client::Client;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// What a seek would do.
@@ -34,10 +35,10 @@ pub(super) async fn run(client: &Client, args: &GroupSeekArgs) -> anyhow::Result
     }
     let preview: Preview = serde_json::from_value(shown.clone()).context("the preview of the seek")?;
     if args.dry_run {
-        return print(args.json, &shown, preview.text().trim_end());
+        return print(args.json.json, &shown, preview.text().trim_end());
     }
     if !args.yes {
-        match args.json {
+        match args.json.json {
             true => put_json_line(&shown)?,
             false => write!(stdout(), "{}", preview.text())?,
         }
@@ -52,7 +53,7 @@ pub(super) async fn run(client: &Client, args: &GroupSeekArgs) -> anyhow::Result
     for name in ["redeliver", "skip", "leases", "lag", "exact"] {
         answer[name] = shown[name].clone();
     }
-    print(args.json, &answer, &preview.done(&args.group.group, &args.group.topic))
+    print(args.json.json, &answer, &preview.done(&args.group.group, &args.group.topic))
 }
 
 impl Preview {

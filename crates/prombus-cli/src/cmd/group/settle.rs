@@ -29,7 +29,7 @@ pub(super) async fn run(client: &Client, args: &GroupSettleArgs) -> anyhow::Resu
     let path = path(&args.group, Some("settle"), &[]);
     let answer: Value = known(client, &args.group, client.post_json(&path, &body).await)?;
     if answer["stale"] == true {
-        if args.json {
+        if args.json.json {
             print(true, &answer, "")?;
         }
         bail!("nothing changed: no member of group {} holds {}", args.group.group, args.id);
@@ -44,5 +44,5 @@ pub(super) async fn run(client: &Client, args: &GroupSettleArgs) -> anyhow::Resu
         (VerdictArg::Release, _) => format!("released {}", args.id),
         (VerdictArg::Extend, None) => format!("extended {}", args.id),
     };
-    print(args.json, &answer, &text)
+    print(args.json.json, &answer, &text)
 }

@@ -6,10 +6,11 @@ use super::list::state;
 use super::request::{known, path};
 use super::view::{GroupDetail, GroupView, Lease, Member, Place};
 use crate::args::GroupName;
+use crate::output::stdout;
 use crate::time;
 use prombus_client::Client;
 use serde_json::Value;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::process::ExitCode;
 
 pub(super) async fn run(client: &Client, group: &GroupName, json: bool) -> anyhow::Result<ExitCode> {

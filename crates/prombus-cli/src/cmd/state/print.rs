@@ -2,10 +2,11 @@
 
 use crate::cmd::style::put_line;
 use crate::cmd::table::{Side, lines, shortened};
+use crate::output::stdout;
 use crate::time;
 use bytes::Bytes;
 use prombus_client::EventRecord;
-use std::io::{Write, stdout};
+use std::io::Write;
 
 const KEY_CHARS_MAX: usize = 40;
 const PAYLOAD_CHARS_MAX: usize = 80;

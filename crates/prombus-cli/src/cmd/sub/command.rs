@@ -6,7 +6,9 @@ use super::stderr_writer::StderrWriter;
 use anyhow::Context;
 use prombus_client::EventRecord;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use rustix::process::{Pid, Rlimit, Signal, kill_process_group, test_kill_process_group};
+#[cfg(target_os = "linux")]
+use rustix::process::{Resource, prlimit};
 use std::io::ErrorKind;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -31,6 +33,8 @@ pub struct Command {
     pub timeout: Option<Duration>,
     /// Where its standard error is copied to.
     pub stderr: StderrWriter,
+    /// Its limit of open files: that of prombus before prombus raised it. Some programs try to close every descriptor up to the limit.
+    pub descriptor_limit: Rlimit,
 }
 
 /// How a run ended.
@@ -62,17 +66,17 @@ enum Waited {
 }
 
 impl Command {
-    /// Runs the command for an event.
+    /// Waits for the command of an event. `spawned` is the result of [`Self::spawn`].
     ///
     /// # Errors
-    /// When the process cannot be started.
+    /// When the process could not be started.
     pub async fn run(
         &self,
+        spawned: std::io::Result<Child>,
         event: &EventRecord,
-        attempt: u32,
         kill: &mut watch::Receiver<bool>,
     ) -> anyhow::Result<Finished> {
-        let mut child = match self.spawn(event, attempt) {
+        let mut child = match spawned {
             Ok(child) => child,
             // The event is the cause, so it must not stop the worker.
             Err(error)
@@ -86,7 +90,7 @@ impl Command {
         };
         let stderr = StderrTail::forward(child.stderr.take(), self.stderr.clone());
         let feeding = tokio::spawn(feed(child.stdin.take(), format!("{}\n", event.payload.get())));
-        let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        let group = pid_of(&child);
         let waited = self.wait(&mut child, kill).await.context("cannot wait for a command")?;
         let verdict = match waited {
             Waited::Ended(status) => {
@@ -111,7 +115,10 @@ impl Command {
 
     /// Starts the process. It is the leader of a process group of its own: a Ctrl-C on the terminal stops prombus, which then waits
     /// for the command, and a kill reaches all its processes.
-    fn spawn(&self, event: &EventRecord, attempt: u32) -> std::io::Result<Child> {
+    ///
+    /// # Errors
+    /// When the process cannot be started.
+    pub fn spawn(&self, event: &EventRecord, attempt: u32) -> std::io::Result<Child> {
         let mut command = tokio::process::Command::new("sh");
         command
             .args(["-c", &self.text])
@@ -129,7 +136,18 @@ impl Command {
             Some(key) => command.env("EVENT_KEY", key),
             None => command.env_remove("EVENT_KEY"),
         };
-        command.spawn()
+        let child = command.spawn()?;
+        self.restore_descriptor_limit(&child);
+        Ok(child)
+    }
+
+    /// Gives a command its own limit of open files. Other systems than Linux cannot set the limit of another process.
+    fn restore_descriptor_limit(&self, child: &Child) {
+        #[cfg(target_os = "linux")]
+        if let Some(pid) = pid_of(child) {
+            // An error means that the command has ended.
+            let _ = prlimit(Some(pid), Resource::Nofile, self.descriptor_limit);
+        }
     }
 
     /// Fails if the command does not fit into a process even for an event without key and headers. The command does not run: it is only
@@ -167,6 +185,15 @@ impl Command {
             limit = time => Ok(Waited::TimedOut(limit)),
         }
     }
+}
+
+/// Whether a process could not be started because the system has no resources for it now, such as file descriptors.
+pub fn lacks_resources(error: &std::io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::AGAIN | Errno::NOMEM))
+}
+
+fn pid_of(child: &Child) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(child.id()?).ok()?)
 }
 
 /// Ends a command that ran too long, with all processes that it started: SIGTERM, then SIGKILL.

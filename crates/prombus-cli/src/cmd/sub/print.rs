@@ -8,7 +8,9 @@ use super::stderr_writer::StderrWriter;
 use crate::args::SubArgs;
 use crate::cmd::event_printer::EventPrinter;
 use crate::cmd::serve::stop_signals::{Signals, Stop};
+use crate::output;
 use prombus_client::{ClientError, Delivery, Settled, Subscription};
+use std::pin::pin;
 use std::time::Duration;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::task::JoinSet;
@@ -33,6 +35,7 @@ pub async fn run(
     let mut acks: JoinSet<Result<Settled, ClientError>> = JoinSet::new();
     let mut left = args.limit.unwrap_or(u64::MAX);
     let mut has_unanswered = false;
+    let mut closed = pin!(output::closed());
     let ended = loop {
         if left == 0 {
             break Ok(None);
@@ -51,6 +54,7 @@ pub async fn run(
                 Some(Err(error)) => return Err(error.into()),
                 None => break Ok(None),
             },
+            () = &mut closed => break Err(output::nobody_reads()),
         }
     };
     subscription.pause();

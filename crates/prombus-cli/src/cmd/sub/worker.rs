@@ -1,14 +1,18 @@
 //! `prombus sub --exec`: runs a command for each event, several at the same time, and settles the events by the results.
 
-use super::command::{Command, Finished, Verdict};
+use super::command::{Command, Finished, Verdict, lacks_resources};
 use super::leave::leave;
 use super::stderr_writer::StderrWriter;
 use crate::args::SubArgs;
 use crate::cmd::serve::stop_signals::{Signals, Stop};
+use crate::messages::counted;
+use crate::output;
 use anyhow::Context;
 use prombus_client::{ClientError, Delivery, Settled, Subscription};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Resource, getrlimit};
+use std::pin::pin;
 use std::sync::Arc;
+use tokio::process::Child;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -17,6 +21,9 @@ struct Worker {
     subscription: Subscription,
     command: Arc<Command>,
     running: JoinSet<anyhow::Result<Outcome>>,
+    /// An event whose command could not be started because the system had no resources for another process. It is started when a running
+    /// command has ended.
+    waiting: Option<Delivery>,
     /// Set to true to kill the running commands.
     kill: watch::Sender<bool>,
     /// How many more events are taken; `None` is unlimited.
@@ -40,14 +47,19 @@ pub async fn run(
     subscription: Subscription,
     signals: &mut Signals,
 ) -> anyhow::Result<Option<Stop>> {
+    let descriptor_limit = getrlimit(Resource::Nofile);
+    // Each running command needs several file descriptors. If the limit stays too low, fewer commands run at the same time.
+    let _ = prombus_server::raise_descriptor_limit();
     let mut worker = Worker {
         subscription,
         command: Arc::new(Command {
             text: command.to_owned(),
             timeout: args.timeout,
             stderr: stderr.clone(),
+            descriptor_limit,
         }),
         running: JoinSet::new(),
+        waiting: None,
         kill: watch::Sender::new(false),
         left: args.limit,
         is_taking: true,
@@ -68,26 +80,24 @@ pub async fn run(
 
 impl Worker {
     async fn run(&mut self, concurrency: usize, signals: &mut Signals) {
+        let mut closed = pin!(output::closed());
         while self.is_taking || !self.running.is_empty() {
-            let has_room = self.is_taking && self.running.len() < concurrency;
+            let has_room = self.is_taking && self.waiting.is_none() && self.running.len() < concurrency;
             tokio::select! {
                 biased;
                 signal = signals.next() => self.signalled(signal),
                 Some(done) = self.running.join_next() => {
                     match done.context("a task failed").flatten() {
                         Ok(outcome) => self.has_unanswered |= outcome == Outcome::Unanswered,
-                        Err(error) => {
-                            self.failure.get_or_insert(error);
-                            self.stop_taking();
-                        }
+                        Err(error) => self.fail(error),
+                    }
+                    if let Some(delivery) = self.waiting.take() {
+                        self.start(delivery);
                     }
                 }
                 next = self.subscription.next(), if has_room => match next {
                     // The delivery is dropped, and returns to the group.
-                    Some(Ok(_)) if stdout_is_closed() => {
-                        self.failure.get_or_insert(nobody_reads());
-                        self.stop_taking();
-                    }
+                    Some(Ok(_)) if output::is_closed() => self.fail(output::nobody_reads()),
                     Some(Ok(delivery)) => self.start(delivery),
                     Some(Err(error)) => {
                         self.failure.get_or_insert(error.into());
@@ -96,19 +106,31 @@ impl Worker {
                     }
                     None => self.is_taking = false,
                 },
+                () = &mut closed, if self.is_taking => self.fail(output::nobody_reads()),
             }
         }
     }
 
+    /// Starts the command of an event, or keeps the event until a running command has ended.
     fn start(&mut self, delivery: Delivery) {
+        let spawned = self.command.spawn(&delivery.event, delivery.context.attempt);
+        if spawned.as_ref().is_err_and(lacks_resources) && !self.running.is_empty() {
+            self.waiting = Some(delivery);
+            return;
+        }
         let command = Arc::clone(&self.command);
-        self.running.spawn(handle(command, delivery, self.kill.subscribe()));
+        self.running.spawn(handle(command, delivery, spawned, self.kill.subscribe()));
         if let Some(left) = &mut self.left {
             *left = left.saturating_sub(1);
             if *left == 0 {
                 self.stop_taking();
             }
         }
+    }
+
+    fn fail(&mut self, error: anyhow::Error) {
+        self.failure.get_or_insert(error);
+        self.stop_taking();
     }
 
     fn signalled(&mut self, signal: Stop) {
@@ -119,31 +141,21 @@ impl Worker {
         self.stop = Some(signal);
         self.stop_taking();
         if !self.running.is_empty() {
-            let count = self.running.len();
-            self.command.stderr.print_error(&format!(
-                "{signal}: waiting for {count} running commands; a second signal kills them"
-            ));
+            let count = self.running.len() as u64;
+            let (commands, them) =
+                (counted(count, "running command"), if count == 1 { "it" } else { "them" });
+            self.command
+                .stderr
+                .print_error(&format!("{signal}: waiting for {commands}; a second signal kills {them}"));
         }
     }
 
+    /// Takes no more events. One that waits returns to the group.
     fn stop_taking(&mut self) {
         self.is_taking = false;
+        self.waiting = None;
         self.subscription.pause();
     }
-}
-
-/// Whether standard output is a pipe or socket whose reader is gone. Commands write to it, so they could not succeed.
-fn stdout_is_closed() -> bool {
-    let stdout = std::io::stdout();
-    let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
-    // An error, or a system without poll for this kind of file, is not a closed pipe.
-    poll(&mut polled, Some(&Timespec::default())).is_ok()
-        && polled[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
-}
-
-/// Ends prombus like a broken pipe of its own output.
-fn nobody_reads() -> anyhow::Error {
-    std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()
 }
 
 /// What became of an event.
@@ -155,21 +167,21 @@ enum Outcome {
     Unanswered,
 }
 
-/// Runs the command for an event and settles the event.
+/// Waits for the command of an event and settles the event.
 async fn handle(
     command: Arc<Command>,
     delivery: Delivery,
+    spawned: std::io::Result<Child>,
     mut kill: watch::Receiver<bool>,
 ) -> anyhow::Result<Outcome> {
-    let attempt = delivery.context.attempt;
     let stderr = &command.stderr;
     // If the command cannot be started, or was killed, the event is released without a result.
-    let Finished::Verdict(verdict) = command.run(&delivery.event, attempt, &mut kill).await? else {
+    let Finished::Verdict(verdict) = command.run(spawned, &delivery.event, &mut kill).await? else {
         return Ok(Outcome::Done);
     };
     // A command that wrote to a closed pipe was killed by SIGPIPE or has failed. That says nothing about the event.
-    if verdict != Verdict::Ack && stdout_is_closed() {
-        return Err(nobody_reads());
+    if verdict != Verdict::Ack && output::is_closed() {
+        return Err(output::nobody_reads());
     }
     let event = format!("event {} of {}", delivery.event.seq, delivery.event.topic);
     let settled = tokio::select! {

@@ -21,7 +21,8 @@ pub async fn run(
     pattern: &Pattern,
     printer: &mut EventPrinter,
 ) -> anyhow::Result<()> {
-    let open = async |start| client.follow(&args.topic, start, filter::for_server(&args.filters)).await;
+    let open =
+        async |start| client.follow(&args.topic, start, filter::for_server(&args.filter.filters)).await;
     let Some(lines) = lines_of(args) else {
         let stream = open(args.since.map_or(Start::Earliest, Start::Ts)).await?;
         return print_new(args, stream, Overlap::default(), printer).await;
@@ -51,7 +52,8 @@ async fn print_new(
         let found = stream.next().await?;
         // The stream of a pattern starts at a commit time, and publishers choose `ts`.
         let is_since = args.since.is_none_or(|since| found.event.ts >= since);
-        if !overlap.contains(&found.event) && is_since && filter::matches(&args.filters, &found.event) {
+        if !overlap.contains(&found.event) && is_since && filter::matches(&args.filter.filters, &found.event)
+        {
             printer.print(&found.event, &found.json, 1)?;
             printer.flush()?;
         }

@@ -47,7 +47,7 @@ pub async fn print(
     if lines == 0 {
         return Ok(Read::default());
     }
-    let wanted = Wanted { lines, since: args.since, filters: args.filters.clone() };
+    let wanted = Wanted { lines, since: args.since, filters: args.filter.filters.clone() };
     let mut readers = JoinSet::new();
     let mut left = topics.iter().filter(|topic| topic.count > 0);
     let mut newest: Vec<Placed> = Vec::new();
@@ -92,8 +92,9 @@ async fn newest_of(
     wanted: Wanted,
 ) -> Result<Vec<Placed>, ClientError> {
     let Wanted { lines, since, filters } = wanted;
-    // If the server cannot check all conditions, it cannot count the events that match: read everything.
-    let last = filter::is_for_server(&filters).then_some(lines);
+    // The server counts the newest events by seq, and publishers choose `ts`: with `since`, or with conditions that the server cannot
+    // check, it could count events that do not match. Then everything is read.
+    let last = (since.is_none() && filter::is_for_server(&filters)).then_some(lines);
     let query = HistoryQuery { from_ts: since, to_seq: Some(to_seq), last, ..HistoryQuery::default() };
     let mut history = client.history(&topic, query).filter(filter::for_server(&filters));
     let mut newest = VecDeque::new();
