@@ -73,6 +73,7 @@ impl GatewayParts {
 
     /// Creates a gateway over a backend. Its token buckets start full: they are not carried over from an earlier term.
     pub(crate) fn gateway(&self, backend: Arc<dyn Backend>, stopping: Stopping) -> Gateway {
+        self.metrics.begin(&backend.figures());
         Gateway {
             backend,
             options: self.options.clone(),

@@ -69,6 +69,11 @@ impl Metrics {
         }
     }
 
+    /// Called when the server begins to serve a store: events that were published before do not count as new ones.
+    pub(crate) fn begin(&self, figures: &Figures) {
+        self.label_cap.lock().topics(&figures.topics);
+    }
+
     /// The counters of a topic and group. If the pair has none and `labels_max` pairs already have some, returns those of
     /// `_other`.
     pub(crate) fn subscription(&self, topic: &str, group: &str) -> Arc<SubscriptionMetrics> {

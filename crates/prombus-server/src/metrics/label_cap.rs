@@ -253,7 +253,7 @@ mod tests {
         for round in 0..100 {
             let names: Vec<String> = (0..5).map(|number| format!("t{round}.{number}")).collect();
             let values: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 1)).collect();
-            // Topics that exist at the first scrape are counted from then on.
+            // Topics that exist at the start are counted from then on.
             assert_eq!(cap.topics(&topics(&values)).last(), Some(&(OTHER, 3 * round)));
         }
         assert_eq!((cap.topics.len(), cap.other_topics.len()), (2, 3));

@@ -69,13 +69,13 @@ pub(super) struct OtherTotal<C> {
     scrape: u64,
     /// Whether there ever was such a name.
     has_any: bool,
-    /// Whether the values at the first scrape are not counted.
+    /// Whether the values of the first call of [`add`](Self::add) are not counted.
     is_relative: bool,
 }
 
 impl<C: Counts> OtherTotal<C> {
     /// For counters that continue after a restart of the process, while the sum begins at zero: it contains only what was counted
-    /// since the first scrape.
+    /// since the first call of [`add`](Self::add).
     pub(super) fn relative() -> Self {
         Self { is_relative: true, ..Self::default() }
     }
