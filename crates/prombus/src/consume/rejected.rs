@@ -16,7 +16,8 @@ pub struct Rejected {
     pub topic: Topic,
     /// The payload of the dead letter, as JSON.
     pub json: Vec<u8>,
-    /// The publish options of the dead letter, with [`Rejected::id`].
+    /// The publish options of the dead letter. Their id is that of the event's first dead letter, until
+    /// [`with_next_id`](Self::with_next_id) replaces it.
     pub options: PublishOptions,
     /// An id derived from topic, group and event: a repeated publish adds nothing.
     id: Uuid,

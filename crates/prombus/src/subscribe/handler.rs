@@ -2,7 +2,7 @@
 
 use super::Subscription;
 use super::deliveries::Deliveries;
-use crate::backend::{Membership, SettleOutcome, Verdict};
+use crate::backend::{Membership, Verdict};
 use crate::delivery::{Millis, Position};
 use crate::error::{GroupError, Unavailable};
 use crate::event::{Delivery, Event};
@@ -232,18 +232,19 @@ where
     (position, result.map_err(failed))
 }
 
-/// What happens to an event after a nack. A stale nack changes nothing: the event was redelivered before.
-pub(crate) fn after_nack(event: &FailedEvent, is_stale: bool) -> AfterFailure {
-    if event.attempt >= event.max_attempts && !is_stale {
-        AfterFailure::DeadLetter
-    } else {
-        AfterFailure::Retry
-    }
+/// What happens to an event after a nack. Also true for a nack that is stale because the lease has expired.
+pub(crate) fn after_nack(event: &FailedEvent) -> AfterFailure {
+    if event.attempt >= event.max_attempts { AfterFailure::DeadLetter } else { AfterFailure::Retry }
 }
 
 fn settle(member: &dyn Membership, failures: &FailureLog, handled: &mut Vec<Handled>, is_manual: bool) {
     if handled.is_empty() {
         return;
+    }
+    // Before the events are settled: a caller that waits until the group is idle then finds the failure in `last_error`.
+    for failed in handled.iter().filter_map(|(_, result)| result.as_ref().err()) {
+        let next = after_nack(&failed.event);
+        failures.report(&HandlerFailure::of_event(failed.event.clone(), failed.error.clone(), next));
     }
     let verdicts: Vec<(Position, Verdict<'_>)> = handled
         .iter()
@@ -253,13 +254,6 @@ fn settle(member: &dyn Membership, failures: &FailureLog, handled: &mut Vec<Hand
             Err(failed) => Some((*position, Verdict::Nack { delay_ms: None, reason: Some(&failed.error) })),
         })
         .collect();
-    let mut outcomes = Vec::with_capacity(verdicts.len());
-    drop(member.settle(&verdicts, &mut outcomes));
-    let settled = handled.drain(..).filter(|(_, result)| result.is_err() || !is_manual);
-    for ((_, result), outcome) in settled.zip(outcomes) {
-        if let Err(FailedCall { event, error }) = result {
-            let next = after_nack(&event, outcome == SettleOutcome::Stale);
-            failures.report(&HandlerFailure::of_event(event, error, next));
-        }
-    }
+    drop(member.settle(&verdicts, &mut Vec::with_capacity(verdicts.len())));
+    handled.clear();
 }

@@ -203,7 +203,6 @@ impl Worker {
             match fate {
                 Ok(()) => self.last_ack = Some(delivery.ack()),
                 Err(error) => {
-                    let nacked = delivery.nack(&error);
                     let event = FailedEvent {
                         topic: delivery.topic().clone(),
                         seq: delivery.seq(),
@@ -211,8 +210,10 @@ impl Worker {
                         attempt: delivery.attempt(),
                         max_attempts: delivery.context().max_attempts,
                     };
-                    let next = after_nack(&event, nacked.is_stale());
-                    self.failures.report(&HandlerFailure::of_event(event, error, next));
+                    // Before the nack, as for other handlers.
+                    let next = after_nack(&event);
+                    self.failures.report(&HandlerFailure::of_event(event, error.clone(), next));
+                    drop(delivery.nack(&error));
                 }
             }
         }
