@@ -1,27 +1,10 @@
 //! The sizes of segments: a new log begins with a small one, and each is larger than the one before.
 
-use crate::support::{Rig, event, read_all, small_options};
+use crate::support::{Rig, event, growing_options, read_all, segment_lengths};
 use prombus_log::storage::simulated::Disk;
 use prombus_log::{Append, AppendError, Options, Outcomes};
 
 const KIB: usize = 1024;
-
-fn growing_options() -> Options {
-    Options {
-        segment_bytes: 256 * 1024,
-        first_segment_bytes: 16 * 1024,
-        reserve_bytes: 12 * 1024,
-        ..small_options()
-    }
-}
-
-/// The lengths of the log's segments for publishers, in the order of their creation.
-fn segment_lengths(disk: &Disk) -> Vec<usize> {
-    let mut names: Vec<String> = disk.names().into_iter().filter(|name| name.ends_with(".seg")).collect();
-    names.sort();
-    let lengths = names.iter().map(|name| disk.contents(name).unwrap().len());
-    lengths.filter(|&length| length != 12 * KIB).collect()
-}
 
 #[test]
 fn the_segments_of_a_new_log_grow() {

@@ -142,6 +142,24 @@ pub fn small_options() -> Options {
     }
 }
 
+/// Options of a log whose segments grow.
+pub fn growing_options() -> Options {
+    Options {
+        segment_bytes: 256 * 1024,
+        first_segment_bytes: 16 * 1024,
+        reserve_bytes: 12 * 1024,
+        ..small_options()
+    }
+}
+
+/// The lengths of the log's segments for publishers, in the order of their creation.
+pub fn segment_lengths(disk: &Disk) -> Vec<usize> {
+    let mut names: Vec<String> = disk.names().into_iter().filter(|name| name.ends_with(".seg")).collect();
+    names.sort();
+    let lengths = names.iter().map(|name| disk.contents(name).unwrap().len());
+    lengths.filter(|&length| length != 12 * 1024).collect()
+}
+
 /// A log on a simulated disk, without threads.
 pub struct Rig {
     pub disk: Disk,

@@ -1,7 +1,7 @@
 //! A disk that is nearly full: segments are smaller than on a roomy disk, and a refusal that concerns only large appends is
 //! reported as such.
 
-use crate::support::{Cut, Rig, clean, event, read_all, small_options};
+use crate::support::{Cut, Rig, clean, event, growing_options, read_all, segment_lengths, small_options};
 use prombus_log::storage::simulated::Disk;
 use prombus_log::storage::{Lock, OpenMode, Storage, StorageFile, SyncPoint};
 use prombus_log::{Append, AppendError, NewState, Notice, Options, Outcomes, Step, Ticket, TopicId};
@@ -12,32 +12,15 @@ const KIB: usize = 1024;
 /// Free space that the log leaves on a disk whose free space it knows.
 const FREE_MARGIN: u64 = 8 << 20;
 
-fn growing_options() -> Options {
-    Options {
-        segment_bytes: 256 * 1024,
-        first_segment_bytes: 16 * 1024,
-        reserve_bytes: 12 * 1024,
-        ..small_options()
-    }
-}
-
-/// The lengths of the log's segments for publishers, in the order of their creation.
-fn segment_lengths(disk: &Disk) -> Vec<usize> {
-    let mut names: Vec<String> = disk.names().into_iter().filter(|name| name.ends_with(".seg")).collect();
-    names.sort();
-    let lengths = names.iter().map(|name| disk.contents(name).unwrap().len());
-    lengths.filter(|&length| length != 12 * KIB).collect()
-}
-
 fn try_event(rig: &Rig, topic: TopicId, body: &[u8]) -> Result<Ticket, AppendError> {
     rig.log
         .try_append(&Append { events: &[event(topic, body)], ..Append::default() }, &mut Outcomes::default())
 }
 
-/// Publishes one event. Returns false if it is refused because the disk is full.
-fn is_stored(rig: &Rig, topic: TopicId, body: &[u8]) -> bool {
+/// Appends, and repeats that while there is no room yet. Returns false if the append is refused because the disk is full.
+fn is_appended(rig: &Rig, append: impl Fn() -> Result<Ticket, AppendError>) -> bool {
     for _ in 0..10 {
-        match try_event(rig, topic, body) {
+        match append() {
             Ok(ticket) => {
                 rig.settle();
                 return rig.log.is_durable(ticket);
@@ -50,6 +33,11 @@ fn is_stored(rig: &Rig, topic: TopicId, body: &[u8]) -> bool {
     panic!("an append waits for room that maintenance does not make");
 }
 
+/// Publishes one event. Returns false if it is refused because the disk is full.
+fn is_stored(rig: &Rig, topic: TopicId, body: &[u8]) -> bool {
+    is_appended(rig, || try_event(rig, topic, body))
+}
+
 /// Publishes until an event is refused. Returns how many were accepted.
 fn fill_up(rig: &Rig, topic: TopicId, body: &[u8]) -> usize {
     (0..100_000).find(|_| !is_stored(rig, topic, body)).expect("the disk is never full")
@@ -59,18 +47,7 @@ fn fill_up(rig: &Rig, topic: TopicId, body: &[u8]) -> usize {
 fn put_state(rig: &Rig, number: u64) -> bool {
     let states = [NewState { tag: number as u32, body: &number.to_le_bytes() }];
     let append = Append { states: &states, use_reserve: true, ..Append::default() };
-    for _ in 0..10 {
-        match rig.log.try_append(&append, &mut Outcomes::default()) {
-            Ok(ticket) => {
-                rig.settle();
-                return rig.log.is_durable(ticket);
-            }
-            Err(AppendError::QueueFull) => rig.settle(),
-            Err(AppendError::StorageFull) => return false,
-            Err(error) => panic!("{error}"),
-        }
-    }
-    panic!("a state record waits for room that maintenance does not make");
+    is_appended(rig, || rig.log.try_append(&append, &mut Outcomes::default()))
 }
 
 /// The notices about the storage so far: `full`, `large` (only large appends are refused) and `freed`.
@@ -188,7 +165,7 @@ fn a_large_append_is_accepted_as_soon_as_there_is_room() {
     assert!(!is_stored(&rig, topic, &vec![7; 150 * KIB]));
     rig.disk.set_capacity(Some(rig.disk.used_bytes() + 170 * 1024));
     rig.settle();
-    assert!(is_stored(&rig, topic, &vec![7; 150 * KIB]), "nobody repeats the larger append");
+    assert!(is_stored(&rig, topic, &vec![7; 150 * KIB]), "the larger append is not repeated");
     assert_eq!(notices(&rig), ["large", "freed"]);
 }
 
