@@ -53,18 +53,12 @@ impl TopicReader {
     pub(super) async fn read_on(&mut self, limit: PullLimit) -> Result<EventChunk, StreamError> {
         let (from, before) = (self.next_seq, self.topic_number);
         let chunk = self.read(limit).await?;
-        if before.is_none() || before == self.topic_number {
+        // A chunk from seq 1 on contains the first events of the new topic too.
+        if from == 1 || before.is_none() || before == self.topic_number {
             return Ok(chunk);
         }
         self.next_seq = 1;
-        // If `from` is the first seq, the chunk contains the first events of the new topic.
-        match from {
-            1 => {
-                self.next_seq = chunk.next_seq;
-                Ok(chunk)
-            }
-            _ => self.read(limit).await,
-        }
+        self.read(limit).await
     }
 
     /// Resolves when there may be more to read, or when the topic is deleted.
