@@ -1,4 +1,4 @@
-//! Standard output: its errors, and whether somebody still reads it.
+//! Standard output: its errors, and whether its reader is gone.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, ErrorKind, IsTerminal, Write};
@@ -57,7 +57,7 @@ pub fn is_closed() -> bool {
         && polled[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
-/// The error of a command that ends because nobody reads its output: the same as that of a write to a closed pipe.
+/// The error of a command that ends because the reader of its output is gone: the same as that of a write to a closed pipe.
 pub fn nobody_reads() -> anyhow::Error {
     io::Error::from(ErrorKind::BrokenPipe).into()
 }

@@ -376,7 +376,7 @@ pub trait Backend: Send + Sync + 'static {
     }
 
     /// The id for a new dead letter of an event that failed again. `id` is the id of the event's first dead letter; if that letter is
-    /// closed, the result is another id, so that the new letter is no duplicate of it. A repeated call returns the same id until the
+    /// closed, the result is another id, so that the new letter does not count as its duplicate. A repeated call returns the same id until the
     /// new letter is closed too. `topic` is the dead-letter topic.
     fn next_letter_id<'a>(&'a self, _topic: &'a Topic, id: Uuid) -> BoxFuture<'a, Result<Uuid, ReadError>> {
         Box::pin(async move { Ok(id) })
